@@ -1,0 +1,79 @@
+"""Personalised federated learning that solves instead of descending.
+
+    import fedsolve as fs
+    federation = fs.load("digits").split(fs.dirichlet(0.1), clients=20, seed=0)
+    result = fs.run(fs.FedHiP(), federation)
+
+Names are imported when they are first used: `import fedsolve` alone loads nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsolve.checks import check_method as check_method
+    from fedsolve.data.catalog import load as load
+    from fedsolve.data.federation import Client as Client
+    from fedsolve.data.federation import Federation as Federation
+    from fedsolve.data.federation import Samples as Samples
+    from fedsolve.data.federation import Table as Table
+    from fedsolve.data.federation import Task as Task
+    from fedsolve.data.partition import by_client as by_client
+    from fedsolve.data.partition import classes as classes
+    from fedsolve.data.partition import dirichlet as dirichlet
+    from fedsolve.data.partition import iid as iid
+    from fedsolve.data.partition import power_law as power_law
+    from fedsolve.data.partition import shards as shards
+    from fedsolve.errors import FedsolveError as FedsolveError
+    from fedsolve.method import Method as Method
+    from fedsolve.method import Plan as Plan
+    from fedsolve.methods import create as create
+    from fedsolve.methods.afl import AFL as AFL
+    from fedsolve.methods.fedhip import FedHiP as FedHiP
+    from fedsolve.methods.local import Local as Local
+    from fedsolve.model import Model as Model
+    from fedsolve.model import load_model as load_model
+    from fedsolve.moments import Moments as Moments
+    from fedsolve.result import Result as Result
+    from fedsolve.runtime.inprocess import run as run
+    from fedsolve.solve import Solution as Solution
+    from fedsolve.solve import solve as solve
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "fedsolve.checks": ("check_method",),
+    "fedsolve.data.catalog": ("load",),
+    "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
+    "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
+    "fedsolve.errors": ("FedsolveError",),
+    "fedsolve.method": ("Method", "Plan"),
+    "fedsolve.methods": ("create",),
+    "fedsolve.model": ("Model", "load_model"),
+    "fedsolve.moments": ("Moments",),
+    "fedsolve.result": ("Result",),
+    "fedsolve.runtime.inprocess": ("run",),
+    "fedsolve.solve": ("Solution", "solve"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    if name[:1].isupper():  # a method of the catalogue, by its class name
+        from fedsolve.methods import CATALOGUE
+
+        for home in CATALOGUE.values():
+            module, _, attribute = home.partition(":")
+            if attribute == name:
+                return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'fedsolve' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from fedsolve.methods import CATALOGUE
+
+    return sorted([*_HOME_OF, *(home.partition(":")[2] for home in CATALOGUE.values()), "__version__"])

@@ -1,0 +1,5 @@
+"""`python -m fedsolve`."""
+
+from fedsolve.cli import main
+
+main()

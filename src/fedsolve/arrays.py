@@ -1,0 +1,83 @@
+"""Arrays: everything that is stored, sent or merged is a mapping from names to NumPy arrays.
+
+Names may contain slashes, as in "layer/0/weight"; `under` and `take` move a mapping below a prefix and back.
+Arrays are values: nobody writes to a mapping or an array that was handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.errors import DataError
+
+Array: TypeAlias = NDArray[Any]
+Float: TypeAlias = NDArray[np.float64]
+Arrays: TypeAlias = Mapping[str, Array]
+
+
+def add(left: Arrays, right: Arrays) -> dict[str, Array]:
+    """The sum, name by name. Both sides must have the same names, shapes and types."""
+    _matching(left, right)
+    return {name: np.asarray(left[name] + right[name]) for name in left}  # 0-d + 0-d is a scalar: wrap it
+
+
+def accumulate(total: dict[str, Array] | None, addend: Arrays) -> dict[str, Array]:
+    """`total + addend`, written into `total`, which the caller owns; a copy of `addend` if there is no total yet."""
+    if total is None:
+        return {name: np.array(array) for name, array in addend.items()}
+    _matching(total, addend)
+    for name, array in total.items():
+        np.add(array, addend[name], out=array)
+    return total
+
+
+def under(prefix: str, arrays: Arrays) -> dict[str, Array]:
+    """The same arrays with `prefix/` before each name."""
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+
+
+def take(prefix: str, arrays: Arrays) -> dict[str, Array]:
+    """The arrays below `prefix/`, with that prefix taken off: the inverse of `under`."""
+    start = prefix + "/"
+    return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+
+
+def same(left: Arrays, right: Arrays) -> bool:
+    """Whether names, types, shapes and bits agree. NaN equals NaN of the same bits; 0.0 differs from -0.0."""
+    return left.keys() == right.keys() and all(
+        left[n].dtype == right[n].dtype
+        and left[n].shape == right[n].shape
+        and left[n].tobytes() == right[n].tobytes()
+        for n in left
+    )
+
+
+def check(arrays: Arrays, source: str) -> None:
+    """Refuse anything but named numeric arrays of finite values; `source` says whose they are."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise DataError(f"{source}: {name!r} must be a numeric array; got {_kind(array)}")
+        if array.dtype.kind == "f" and not finite(array):
+            raise DataError(f"{source}: {name!r} has values that are not finite")
+
+
+def finite(array: Array) -> bool:
+    """Whether all values are finite, in one fast pass: a sum is finite unless a value is not, or it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+
+
+def _matching(left: Arrays, right: Arrays) -> None:
+    if left.keys() != right.keys():
+        raise DataError(f"cannot add: {sorted(left.keys() ^ right.keys())} are on one side only")
+    for name in left:
+        if left[name].shape != right[name].shape or left[name].dtype != right[name].dtype:
+            raise DataError(f"cannot add {name!r}: {_kind(left[name])} and {_kind(right[name])}")
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,208 @@
+"""Where tables come from: data sets by name, and files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.arrays import Array
+from fedsolve.data.federation import Table
+from fedsolve.errors import DataError, ParameterError, unknown
+from fedsolve.rng import derive
+
+_LABELS = ("y", "label")
+_NPZ_KEYS = ("x", "y", "x_test", "y_test", "client")
+
+
+def load(name: str, *, seed: int = 0) -> Table:
+    """The table called `name`: "digits", "synthetic:0.5,0.5", or a path that ends in .npz, .csv or .parquet.
+
+    `seed` matters for generated data alone.
+    """
+    suffix = Path(name).suffix.lower()
+    if suffix in _READERS:
+        path = Path(name)
+        if not path.is_file():
+            raise DataError(f"there is no file {name}")
+        return table_of(read_columns(path), name)
+    kind, _, argument = name.partition(":")
+    if kind not in _NAMED:
+        known = [*_NAMED, *(f"FILE{ending}" for ending in _READERS)]
+        raise unknown("data set", name, known)
+    return _NAMED[kind](name, argument, seed)
+
+
+def table_of(columns: Mapping[str, Array], name: str) -> Table:
+    """The table that columns read from a file stand for."""
+    for needed in ("x", "y"):
+        if needed not in columns:
+            raise DataError(f"{name} needs an array {needed!r}; it holds {', '.join(columns) or 'nothing'}")
+    if ("x_test" in columns) != ("y_test" in columns):
+        raise DataError(f"{name} must hold both 'x_test' and 'y_test', or neither")
+    labels, class_names = named_classes(columns["y"])
+    test = None
+    if "x_test" in columns:
+        test_labels = columns["y_test"]
+        if class_names:
+            test_labels = class_numbers(test_labels, class_names, f"{name}, test")
+        test = (columns["x_test"], test_labels)
+    return Table.make(name, columns["x"], labels, test=test, client=columns.get("client"), class_names=class_names)
+
+
+def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
+    """Class numbers, and the sorted class names where labels are texts."""
+    if labels.dtype.kind != "U":
+        return labels, ()
+    names, numbers = np.unique(labels, return_inverse=True)
+    return numbers, tuple(names.tolist())
+
+
+def class_numbers(labels: Array, class_names: tuple[str, ...], whose: str) -> Array:
+    """The numbers of named classes."""
+    if labels.dtype.kind != "U":
+        return labels
+    numbers = {name: number for number, name in enumerate(class_names)}
+    strange = sorted(set(labels.tolist()) - set(numbers))
+    if strange:
+        raise DataError(f"{whose}: unknown class {strange[0]!r}; known: {', '.join(class_names)}")
+    return np.array([numbers[label] for label in labels.tolist()], dtype=np.int64)
+
+
+def read_columns(path: Path) -> dict[str, Array]:
+    """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file."""
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"cannot read {path}: wanted a file that ends in {', '.join(_READERS)}")
+    try:
+        return reader(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:  # noqa: TID251  (this is the one place)
+            return {key: archive[key] for key in _NPZ_KEYS if key in archive.files}
+    except (ValueError, BadZipFile, EOFError, KeyError) as error:
+        raise DataError(f"{path} is damaged or not an .npz file of plain arrays ({error})") from error
+
+
+def _csv(path: Path) -> dict[str, Array]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(file), [])
+    columns = _columns([name.strip() for name in header], str(path))
+
+    def read(names: list[str], dtype: type) -> NDArray[Any]:
+        return np.loadtxt(
+            path, dtype=dtype, delimiter=",", skiprows=1, quotechar='"', comments=None, ndmin=2, encoding="utf-8-sig",
+            usecols=[header_at[name] for name in names],
+        )  # fmt: skip
+
+    header_at = {name.strip(): at for at, name in enumerate(header)}
+    try:
+        found: dict[str, Array] = {"x": read(columns["x"], np.float64)}
+        for key in ("y", "client"):
+            if columns[key]:
+                found[key] = _numbers_or_texts(read(columns[key], np.str_)[:, 0])
+    except ValueError as error:
+        raise DataError(f"{path}: every column but the label and 'client' must hold numbers ({error})") from error
+    return found
+
+
+def _parquet(path: Path) -> dict[str, Array]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"reading {path} needs pyarrow: pip install 'fedsolve[data]'") from error
+    try:
+        table = pq.read_table(path)
+        columns = _columns(table.column_names, str(path))
+        found: dict[str, Array] = {}
+        texts = [name for name in columns["x"] if not _is_number(pa, table.schema.field(name).type)]
+        if texts:
+            raise DataError(f"{path}: column {texts[0]!r} does not hold numbers; encode it or leave it out")
+        found["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
+        for key in ("y", "client"):
+            if columns[key]:
+                values = table[columns[key][0]].to_numpy()
+                found[key] = values.astype(np.str_) if values.dtype.kind == "O" else values
+        return found
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
+
+
+def _is_number(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _columns(names: list[str], source: str) -> dict[str, list[str]]:
+    """Which columns are features, which is the label and which the client."""
+    if len(set(names)) != len(names):
+        raise DataError(f"{source}: column names must differ; got {', '.join(names)}")
+    label = [name for name in _LABELS if name in names][:1]
+    client = [name for name in names if name == "client"]
+    features = [name for name in names if name not in (*label, *client)]
+    if not features:
+        raise DataError(f"{source} has no feature columns; its columns are {', '.join(names) or 'missing'}")
+    return {"x": features, "y": label, "client": client}
+
+
+def _numbers_or_texts(texts: NDArray[np.str_]) -> Array:
+    for kind in (np.int64, np.float64):
+        try:
+            return texts.astype(kind)
+        except ValueError:
+            continue
+    return np.char.strip(texts)
+
+
+def _digits(name: str, argument: str, seed: int) -> Table:
+    if argument:
+        raise ParameterError(f"data set 'digits' takes no argument; got {name!r}")
+    from sklearn.datasets import load_digits  # bundled with scikit-learn: 1,797 images of 8 x 8, ten digits
+
+    inputs, labels = load_digits(return_X_y=True)
+    return Table.make("digits", inputs, labels)
+
+
+def _synthetic(name: str, argument: str, seed: int) -> Table:
+    """Synthetic(a, b) of Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.1.
+
+    Client k has its own softmax model with entries of mean u_k ~ N(0, a) and its own input mean v_k with
+    entries ~ N(B_k, 1), B_k ~ N(0, b); inputs have covariance diag(j^-1.2); sizes follow a power law.
+    """
+    parts = argument.split(",")
+    try:
+        a, b = float(parts[0]), float(parts[1])
+        clients = int(parts[2]) if len(parts) > 2 else 30
+    except (ValueError, IndexError):
+        raise ParameterError(f"data set 'synthetic' is written synthetic:A,B or synthetic:A,B,CLIENTS; got {name!r}") from None
+    if not (0 <= a < np.inf and 0 <= b < np.inf and 1 <= clients and len(parts) <= 3):
+        raise ParameterError(f"synthetic:A,B,CLIENTS needs A and B of at least 0 and a client or more; got {name!r}")
+    features, classes = 60, 10
+    deviation = np.sqrt(np.arange(1, features + 1) ** -1.2)
+    inputs, labels, owners = [], [], []
+    for client in range(clients):
+        rng = derive(seed, "synthetic", client)
+        size = 50 + int(rng.lognormal(4.0, 2.0))
+        mean = rng.normal(rng.normal(0.0, np.sqrt(b)), 1.0, features)
+        centre = rng.normal(0.0, np.sqrt(a))
+        weights, bias = rng.normal(centre, 1.0, (features, classes)), rng.normal(centre, 1.0, classes)
+        x = rng.normal(mean, deviation, (min(size, 20_000), features))
+        inputs.append(x)
+        labels.append(np.argmax(x @ weights + bias, axis=1))
+        owners.append(np.full(len(x), client))
+    table = Table.make(name, np.concatenate(inputs), np.concatenate(labels), client=np.concatenate(owners))
+    # A small draw need not show every class; all ten exist.
+    return Table(name, table.inputs, table.labels, classes, None, table.client)
+
+
+_NAMED: dict[str, Callable[[str, str, int], Table]] = {"digits": _digits, "synthetic": _synthetic}
+_READERS: dict[str, Callable[[Path], dict[str, Array]]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

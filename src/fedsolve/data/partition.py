@@ -1,0 +1,257 @@
+"""Ways to spread a table over clients: labels in, one list of row numbers a client out. Pure and seeded.
+
+Every partition uses every row exactly once. A draw that leaves a client with too few rows is mended by
+`top_up`, so no draw is repeated until it happens to fit, and every call ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.errors import DataError, ParameterError, unknown
+
+Rows: TypeAlias = NDArray[np.int64]
+Labels: TypeAlias = NDArray[Any]
+
+
+class Partition(Protocol):
+    """A frozen value that spreads rows over clients. `str()` of it is what `parse` reads."""
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        ...
+
+
+@dataclass(frozen=True)
+class IID:
+    """Rows in random order, dealt out evenly."""
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        return [np.sort(rows) for rows in np.array_split(rng.permutation(len(labels)), clients)]
+
+    def __str__(self) -> str:
+        return "iid"
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """The rows of each class are spread over the clients in proportions drawn from Dir(alpha).
+
+    Small alpha, very different clients: at 0.1 most of a class sits with a few clients; at 100 it is even.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < np.inf:
+            raise ParameterError(f"alpha of the dirichlet partition must be a finite number above 0; got {self.alpha!r}")
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        parts: list[list[Rows]] = [[] for _ in range(clients)]
+        for label in np.unique(labels):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            # Gamma draws underflow to zero for tiny alpha; the mass then goes to one client, as in the limit.
+            shares = rng.gamma(self.alpha, size=clients)
+            total = shares.sum()
+            if not total > 0:
+                shares = np.eye(clients)[rng.integers(clients)]
+                total = 1.0
+            ends = np.round(np.cumsum(shares / total) * len(rows)).astype(np.int64)[:-1]
+            for part, piece in zip(parts, np.split(rows, ends), strict=True):
+                part.append(piece)
+        return [np.sort(np.concatenate(part)) for part in parts]
+
+    def __str__(self) -> str:
+        return f"dirichlet:{self.alpha:g}"
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Each client holds `per_client` classes, in even shares of each (the "pathological" split).
+
+    Where clients x per_client is fewer than the classes, clients hold more, so that no row is lost.
+    """
+
+    per_client: int
+
+    def __post_init__(self) -> None:
+        _whole("classes a client", self.per_client)
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        present = np.unique(labels)
+        held = min(max(self.per_client, -(-len(present) // clients)), len(present))
+        # A deck of shuffled class lists laid end to end: each class is dealt equally often, give or take one, and a
+        # client's cards are distinct after the swap below.
+        need = clients * held
+        deck = np.concatenate([rng.permutation(present) for _ in range(-(-need // len(present)))])
+        hands = [_distinct(deck, start, held) for start in range(0, need, held)]
+        parts: list[list[Rows]] = [[] for _ in range(clients)]
+        for label in present:
+            holders = [client for client, hand in enumerate(hands) if label in hand]
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            for client, piece in zip(holders, np.array_split(rows, len(holders)), strict=True):
+                parts[client].append(piece)
+        return [np.sort(np.concatenate(part)) for part in parts]
+
+    def __str__(self) -> str:
+        return f"classes:{self.per_client}"
+
+
+def _distinct(deck: Labels, start: int, held: int) -> set[Any]:
+    """The cards of one client; a repeated card is swapped with the next one that the client lacks."""
+    for at in range(start, start + held):
+        mine = set(deck[start:at].tolist())
+        other = at
+        while deck[other % len(deck)] in mine:
+            other += 1
+        other %= len(deck)
+        deck[at], deck[other] = deck[other], deck[at]
+    return set(deck[start : start + held].tolist())
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Rows sorted by label, cut into clients x `per_client` shards, `per_client` random ones each."""
+
+    per_client: int
+
+    def __post_init__(self) -> None:
+        _whole("shards a client", self.per_client)
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        shards = np.array_split(order, clients * self.per_client)
+        deal = rng.permutation(len(shards)).reshape(clients, self.per_client)
+        return [np.sort(np.concatenate([shards[i] for i in hand])) for hand in deal]
+
+    def __str__(self) -> str:
+        return f"shards:{self.per_client}"
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """Client sizes follow a power law (density ~ size^-(1 + exponent)); the rows themselves are random."""
+
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.exponent < np.inf:
+            raise ParameterError(f"exponent of the power-law partition must be above 0; got {self.exponent!r}")
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        sizes = 1.0 + rng.pareto(self.exponent, size=clients)
+        ends = np.round(np.cumsum(sizes / sizes.sum()) * len(labels)).astype(np.int64)[:-1]
+        return [np.sort(rows) for rows in np.split(rng.permutation(len(labels)), ends)]
+
+    def __str__(self) -> str:
+        return "power-law" if self.exponent == 1.0 else f"power-law:{self.exponent:g}"
+
+
+@dataclass(frozen=True)
+class ByClient:
+    """The natural split: each client holds the rows that carry its name in the table's `client` column."""
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each value in `labels`, which here are the client column."""
+        _, inverse = np.unique(labels, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        return list(np.split(order, np.cumsum(np.bincount(inverse))[:-1]))
+
+    def __str__(self) -> str:
+        return "by-client"
+
+
+def top_up(parts: list[Rows], least: int, rng: np.random.Generator) -> tuple[list[Rows], int]:
+    """Move random rows from the largest parts until each has `least`; returns the parts and how many moved."""
+    sizes = np.array([len(part) for part in parts])
+    if sizes.sum() < least * len(parts):
+        raise DataError(
+            f"{len(parts)} clients with at least {least} samples each need {least * len(parts)} samples, but there are "
+            f"{sizes.sum()}; use fewer clients"
+            + (" or a smaller min-samples" if least > 1 and sizes.sum() >= len(parts) else "")
+        )
+    parts = list(parts)
+    moved = 0
+    for small in np.flatnonzero(sizes < least):
+        while sizes[small] < least:
+            largest = int(np.argmax(sizes))
+            taken = int(rng.integers(sizes[largest]))
+            parts[small] = np.sort(np.append(parts[small], parts[largest][taken]))
+            parts[largest] = np.delete(parts[largest], taken)
+            sizes[largest] -= 1
+            sizes[small] += 1
+            moved += 1
+    return parts, moved
+
+
+def iid() -> IID:
+    """Rows in random order, dealt out evenly."""
+    return IID()
+
+
+def dirichlet(alpha: float) -> Dirichlet:
+    """Each class spread over the clients by Dir(alpha)."""
+    return Dirichlet(alpha)
+
+
+def classes(per_client: int) -> Classes:
+    """`per_client` classes a client."""
+    return Classes(per_client)
+
+
+def shards(per_client: int) -> Shards:
+    """`per_client` shards of the label-sorted rows a client."""
+    return Shards(per_client)
+
+
+def power_law(exponent: float = 1.0) -> PowerLaw:
+    """Client sizes by a power law."""
+    return PowerLaw(exponent)
+
+
+def by_client() -> ByClient:
+    """The natural split of the table."""
+    return ByClient()
+
+
+_PARSERS: dict[str, tuple[Callable[..., Partition], Callable[[str], Any] | None, str]] = {
+    "iid": (IID, None, "iid"),
+    "dirichlet": (Dirichlet, float, "dirichlet:0.1"),
+    "classes": (Classes, int, "classes:2"),
+    "shards": (Shards, int, "shards:2"),
+    "power-law": (PowerLaw, float, "power-law"),
+    "by-client": (ByClient, None, "by-client"),
+}
+
+
+def parse(text: str) -> Partition:
+    """The partition a text such as "dirichlet:0.1" stands for."""
+    name, colon, argument = text.partition(":")
+    if name not in _PARSERS:
+        raise unknown("partition", name, _PARSERS)
+    make, convert, example = _PARSERS[name]
+    if convert is None or (name == "power-law" and not colon):
+        if colon:
+            raise ParameterError(f"partition {name!r} takes no number; got {text!r}")
+        return make()
+    try:
+        value = convert(argument)
+    except ValueError:
+        raise ParameterError(f"partition {name!r} needs a number, as in {example!r}; got {text!r}") from None
+    return make(value)
+
+
+def _whole(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ParameterError(f"{what} must be an integer of at least 1; got {value!r}")

@@ -1,0 +1,110 @@
+"""An experiment: data, split and method described by plain settings, run by one call. What the command line calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from fedsolve import methods, parameters
+from fedsolve.data import catalog, partition
+from fedsolve.data.federation import Federation
+from fedsolve.errors import ParameterError, unknown
+from fedsolve.features import maps
+from fedsolve.method import Method
+from fedsolve.result import Result
+from fedsolve.runtime.inprocess import run
+from fedsolve.runtime.loop import Progress
+
+RUNTIMES = ("local",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run. Texts are as on the command line."""
+
+    method: str = "fedhip"
+    set: Mapping[str, object] = field(default_factory=dict)  # parameters of the method
+    data: str = "digits"
+    clients: int | None = None  # None: 20, or the natural clients
+    partition: str = "dirichlet:0.1"
+    test: float | str = 0.2
+    min_samples: int = 2
+    features: str = "identity"
+    seed: int = 0
+    rounds: int | None = None  # None: the method's own
+    participation: float = 1.0
+    runtime: str = "local"
+    alone: bool = True  # also train every client alone, for comparison
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str) -> Settings:
+        """Settings from a mapping read from a file called `source`."""
+        known = {item.name for item in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise unknown(f"setting in {source}:", name, known)
+        return cls(**values)
+
+
+def federation_of(settings: Settings) -> Federation:
+    """The clients and their data."""
+    name = settings.data
+    if name.startswith("synthetic:") and name.count(",") == 1:
+        name += f",{20 if settings.clients is None else settings.clients}"  # as many natural clients as are asked for
+    table = catalog.load(name, seed=_seed(settings.seed))
+    how = partition.parse(settings.partition)
+    least = settings.min_samples
+    if isinstance(least, bool) or not isinstance(least, int) or least < 1:
+        raise ParameterError(f"min-samples must be an integer of at least 1; got {least!r}")
+    split = table.split(
+        how, clients=settings.clients, seed=settings.seed, test=settings.test, min_samples=least
+    )
+    features = maps.parse(settings.features)
+    return split if settings.features == "identity" else split.with_features(features)
+
+
+def method_of(settings: Settings) -> Method:
+    """The method with its parameters."""
+    chosen = dict(settings.set)
+    if settings.rounds is not None:
+        takes = {name for name, _, _ in parameters.declared(methods.method_class(settings.method))}
+        if "rounds" not in takes:
+            own = methods.create(settings.method, chosen).rounds
+            if settings.rounds != own:
+                raise ParameterError(f"{settings.method} takes exactly {own} round; got rounds={settings.rounds}")
+        else:
+            chosen["rounds"] = settings.rounds
+    return methods.create(settings.method, chosen)
+
+
+def execute(settings: Settings, progress: Progress | None = None) -> Result:
+    """Run an experiment. Everything that can be refused is refused before anything is computed."""
+    if settings.runtime not in RUNTIMES:
+        raise unknown("runtime", settings.runtime, RUNTIMES)
+    method = method_of(settings)
+    federation = federation_of(settings)
+    result = run(
+        method, federation, seed=settings.seed, participation=settings.participation, progress=progress
+    )
+    resolved = replace(
+        settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds
+    )
+    data = {**result.data, "moved": federation.moved}
+    result = replace(result, settings=asdict(resolved), data=data)
+    if settings.alone and method.name != "local":
+        own = methods.create("local", _shared_settings("local", method))
+        result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress))
+    return result
+
+
+def _shared_settings(name: str, method: Method) -> dict[str, object]:
+    """The intercept of the method, so that training alone differs in nothing but being alone."""
+    takes = {parameter for parameter, _, _ in parameters.declared(methods.method_class(name))}
+    return {n: v for n, v in parameters.values(method).items() if n == "intercept" and n in takes}
+
+
+def _seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ParameterError(f"seed must be an integer of at least 0; got {seed!r}")
+    return seed

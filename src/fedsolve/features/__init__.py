@@ -1,0 +1,1 @@
+"""Fixed maps from raw inputs to features: the same for everybody, or there is nothing to add up."""

@@ -1,0 +1,31 @@
+"""The catalogue: one line a method. Modules are imported when a method is first used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import cast
+
+from fedsolve import parameters
+from fedsolve.errors import unknown
+from fedsolve.method import Method
+
+CATALOGUE: dict[str, str] = {
+    "local": "fedsolve.methods.local:Local",
+    "afl": "fedsolve.methods.afl:AFL",
+    "fedhip": "fedsolve.methods.fedhip:FedHiP",
+}
+
+
+def method_class(name: str) -> type[Method]:
+    """The class behind a name of the catalogue."""
+    if name not in CATALOGUE:
+        raise unknown("method", name, CATALOGUE)
+    module, _, attribute = CATALOGUE[name].partition(":")
+    return cast("type[Method]", getattr(importlib.import_module(module), attribute))
+
+
+def create(name: str, settings: Mapping[str, object] | None = None) -> Method:
+    """A method by name, with parameters given as values or as the texts of the command line."""
+    cls = method_class(name)
+    return cls(**parameters.assign(cls, settings or {}))

@@ -1,0 +1,94 @@
+"""What the closed-form methods share: the linear model, its statistics, and choices by leave-one-out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.data.federation import Samples, Task
+from fedsolve.moments import Moments
+from fedsolve.solve import RidgePath, Solution, left_out
+
+RIDGES = tuple(10.0**power for power in range(-5, 3))  # times the mean square of the features: what auto chooses from
+PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
+
+
+def moments(task: Task, train: Samples, *, intercept: bool) -> Moments:
+    """The statistics of a client's training data."""
+    return Moments.of(train.inputs, train.labels, classes=task.classes, intercept=intercept, space=task.space)
+
+
+def linear_model(solution: Solution) -> dict[str, Array]:
+    """A solution as a model: `weight` (features x classes), and `intercept` where there is one."""
+    model: dict[str, Array] = {"weight": solution.weights}
+    if solution.intercept is not None:
+        model["intercept"] = solution.intercept
+    return model
+
+
+def trust(solution: Solution) -> dict[str, Array]:
+    """How far a solution can be trusted, as 0-d arrays for the server's state."""
+    return {
+        "rcond": np.array(solution.rcond),
+        "rank": np.array(solution.rank),
+        "minimum_norm": np.array(solution.solver == "eigen"),
+    }
+
+
+def scores(model: Arrays, inputs: Array) -> Float:
+    """Features times weight, plus the intercept where there is one."""
+    rows = flat(inputs)
+    result = np.empty((len(rows), model["weight"].shape[1]))
+    for start in range(0, len(rows), PREDICT_ROWS):
+        block = slice(start, start + PREDICT_ROWS)
+        np.matmul(np.asarray(rows[block], dtype=np.float64), model["weight"], out=result[block])
+    return result + model["intercept"] if "intercept" in model else result
+
+
+def flat(inputs: Array) -> Array:
+    """One row of numbers a sample."""
+    return inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:])))
+
+
+def design(train: Samples, *, intercept: bool) -> Float:
+    """A client's features in float64, with a column of ones if asked."""
+    rows = np.asarray(flat(train.inputs), dtype=np.float64)
+    return np.column_stack([rows, np.ones(len(rows))]) if intercept else rows
+
+
+def one_hot(labels: NDArray[np.int64], classes: int) -> Float:
+    """A row a sample, with a one at its class."""
+    return np.eye(classes)[labels]
+
+
+def choose_ridge(task: Task, train: Samples, *, intercept: bool) -> float:
+    """The strength with the best leave-one-out predictions on the client's own training data."""
+    rows = design(train, intercept=False)
+    targets = one_hot(train.labels, task.classes)
+    path = RidgePath.of(rows, targets, intercept=intercept)
+    unit = float(np.square(rows).sum()) / rows.shape[1] or 1.0  # the mean diagonal of F'F
+    candidates = [unit * factor for factor in RIDGES]
+    mean = targets.mean(0) if intercept else 0.0
+
+    def predicted(ridge: float) -> Float:
+        gain = path.ridge(ridge)
+        return left_out(path.targets, path.fitted(gain), path.leverage(gain)) + mean
+
+    return best(candidates, [predicted(ridge) for ridge in candidates], train.labels)
+
+
+def best(candidates: Sequence[float], predictions: Sequence[Float], labels: NDArray[np.int64]) -> float:
+    """The candidate whose leave-one-out scores put the true class on top most often; ties: least squared error."""
+    rows = np.arange(len(labels))
+
+    def loss(left: Float) -> tuple[int, float]:
+        wrong = int((left.argmax(1) != labels).sum())
+        target = np.zeros_like(left)
+        target[rows, labels] = 1.0
+        return wrong, float(np.square(left - target).sum())
+
+    losses = [loss(left) for left in predictions]
+    return candidates[min(range(len(candidates)), key=losses.__getitem__)]

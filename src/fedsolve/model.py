@@ -1,0 +1,88 @@
+"""A trained model: named arrays and all it takes to predict with them, in memory or in one file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsolve import codec, methods, parameters
+from fedsolve.arrays import Array, Arrays
+from fedsolve.data.federation import Task, check_inputs
+from fedsolve.errors import DataError, FedsolveError
+from fedsolve.features import maps
+from fedsolve.method import Method
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """Predicts from raw inputs, of the shape the federation had them in."""
+
+    method: Method
+    task: Task
+    arrays: Arrays
+    owner: str  # the client it was made for, or "global"
+
+    def scores(self, inputs: ArrayLike) -> Array:
+        """One row a sample, one column a class; the largest wins."""
+        x = check_inputs(inputs, "inputs")
+        if x.shape[1:] != self.task.inputs:
+            raise DataError(f"the model of {self.owner!r} takes inputs of shape {self.task.inputs}; got {x.shape[1:]}")
+        return self.method.predict(self.arrays, self.task.features(x))
+
+    def predict(self, inputs: ArrayLike) -> NDArray[np.int64]:
+        """The class number of each sample."""
+        return np.argmax(self.scores(inputs), axis=1)
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file that `load_model` reads."""
+        codec.write(Path(path), self.arrays, self.metadata())
+
+    def metadata(self) -> dict[str, str]:
+        """Everything beside the arrays that predicting takes, as texts."""
+        return {
+            "fedsolve": FORMAT,
+            "method": self.method.name,
+            "settings": json.dumps(parameters.values(self.method)),
+            "owner": self.owner,
+            "classes": str(self.task.classes),
+            "class_names": json.dumps(self.task.class_names),
+            "inputs": json.dumps(self.task.inputs),
+            "features": str(self.task.features),
+            "space": f"{self.task.space:x}",
+        }
+
+
+def load_model(path: str | Path) -> Model:
+    """The model in a file, checked."""
+    arrays, metadata = codec.read(Path(path))
+    if metadata.get("fedsolve") != FORMAT:
+        found = metadata.get("fedsolve", "none")
+        raise DataError(f"{path} is not a fedsolve model of format {FORMAT}; it says {found!r}")
+    try:
+        task = Task(
+            classes=int(metadata["classes"]),
+            inputs=tuple(json.loads(metadata["inputs"])),
+            features=maps.parse(metadata["features"]),
+            class_names=tuple(json.loads(metadata["class_names"])),
+        )
+        method = methods.create(metadata["method"], json.loads(metadata["settings"]))
+        if f"{task.space:x}" != metadata["space"]:
+            raise DataError(
+                f"its feature map was {metadata['space']} when it was saved, but {metadata['features']!r} is "
+                f"{task.space:x} here"
+            )
+        # The arrays fit together if they give one score a class for an input of nothing.
+        blank = method.predict(arrays, np.zeros((1, *task.shape)))
+        if blank.shape != (1, task.classes):
+            raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
+    except FedsolveError as error:
+        raise DataError(f"{path} cannot be used: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    return Model(method, task, arrays, metadata["owner"])

@@ -1,0 +1,210 @@
+"""Moments: the additive statistics F'F and F'Y that every closed-form method is a function of.
+
+They form a commutative monoid, and a client can be taken out again:
+
+    Moments.of(x1, y1) + Moments.of(x2, y2) == Moments.of(x1 and x2, y1 and y2)      up to rounding
+    a + zero == a,   a + b == b + a,   (a + b) + c == a + (b + c),   (a + b) - b == a
+
+Sums are float64, always. F'F is symmetric, so only one triangle is held and sent: it cannot be asymmetric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import blas, lapack
+from scipy.sparse import csr_array
+
+from fedsolve.arrays import Array, Arrays, Float, finite
+from fedsolve.errors import DataError
+
+BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about this size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Sums over samples with features f (a row of F) and targets y (a row of Y)."""
+
+    triangle: Float  # F'F, row by row from the diagonal on: m (m + 1) / 2 numbers, the order of np.triu_indices
+    cross: Float  # F'Y, features x targets
+    count: int  # samples
+    space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
+
+    def __post_init__(self) -> None:
+        size = self.features * (self.features + 1) // 2
+        if self.cross.ndim != 2 or self.triangle.shape != (size,):
+            raise DataError(
+                f"moments of {self.features} features need {size} numbers for F'F; got shape {self.triangle.shape}"
+            )
+        if self.count < 0:
+            raise DataError(f"moments cannot have {self.count} samples: more was taken out than was put in")
+
+    @property
+    def features(self) -> int:
+        """The number of features, m."""
+        return int(self.cross.shape[0])
+
+    @property
+    def targets(self) -> int:
+        """The number of targets, d: the classes."""
+        return int(self.cross.shape[1])
+
+    @property
+    def gram(self) -> Float:
+        """F'F in full, m x m."""
+        gram = self.lower()
+        upper = np.triu_indices(self.features, 1)
+        gram[upper] = gram.T[upper]
+        return gram
+
+    def lower(self) -> Float:
+        """F'F in a new Fortran-ordered matrix whose lower triangle is filled and whose upper one is zero."""
+        gram, _ = lapack.dtpttr(self.features, self.triangle, uplo="L")
+        return gram
+
+    def diagonal(self) -> Float:
+        """The diagonal of F'F: the sum of squares of each feature."""
+        return self.triangle[_diagonal(self.features)]
+
+    @classmethod
+    def zero(cls, features: int, targets: int, space: int = 0) -> Moments:
+        """The neutral element: no samples."""
+        size = features * (features + 1) // 2
+        return cls(np.zeros(size), np.zeros((features, targets)), 0, space)
+
+    @classmethod
+    def of(
+        cls,
+        inputs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: int | None = None,
+        intercept: bool = False,
+        space: int = 0,
+    ) -> Moments:
+        """The statistics of samples: `inputs` (n, ...), and `labels`, either n class numbers or n rows of targets.
+
+        Class numbers stand for one-hot rows of width `classes`. `intercept` appends a feature that is always
+        one. Peak memory is O(m^2 + block * m), whatever the number of samples.
+        """
+        rows = np.asarray(inputs)
+        rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:]))) if rows.ndim != 2 else rows
+        targets = np.asarray(labels)
+        if rows.ndim != 2 or len(rows) != len(targets):
+            raise DataError(f"every sample needs a label; got {len(rows)} samples and {len(targets)} labels")
+        if rows.dtype.kind not in "biuf":
+            raise DataError(f"features must be numbers; got {rows.dtype}")
+        if targets.ndim == 1:
+            targets, width = _class_numbers(targets, classes), _width(targets, classes)
+        else:
+            width = targets.shape[1]
+        features = rows.shape[1] + intercept
+        gram = np.zeros((features, features), order="F")
+        cross = np.zeros((features, width))
+        step = max(1, BLOCK_BYTES // (8 * max(1, features)))
+        if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
+            step = max(1, len(rows))  # nothing to convert, so nothing to bound
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(rows), step):
+                block = _block(rows[start : start + step], intercept)
+                # lower=1 of the Fortran-ordered product is the upper triangle in C order
+                gram = blas.dsyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+                cross += _cross(block, targets[start : start + step], width)
+        triangle, _ = lapack.dtrttp(gram, uplo="L")
+        moments = cls(triangle, cross, len(rows), space)
+        # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
+        if not (finite(moments.diagonal()) and finite(cross)):
+            raise DataError(_not_finite(rows))
+        return moments
+
+    @classmethod
+    def from_gram(cls, gram: Float, cross: Float, count: int, space: int = 0) -> Moments:
+        """Moments from a full matrix F'F, which must be symmetric."""
+        gram = np.asarray(gram, dtype=np.float64)
+        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+            raise DataError(f"F'F must be square; got shape {gram.shape}")
+        if not np.allclose(gram, gram.T, rtol=1e-12, atol=1e-12 * float(np.abs(gram).max(initial=0.0))):
+            raise DataError("F'F must be symmetric; the two triangles differ")
+        return cls(gram[np.triu_indices(len(gram))], np.asarray(cross, dtype=np.float64), count, space)
+
+    def __add__(self, other: Moments) -> Moments:
+        self._same_space(other)
+        return Moments(
+            self.triangle + other.triangle, self.cross + other.cross, self.count + other.count, self.space
+        )
+
+    def __sub__(self, other: Moments) -> Moments:
+        self._same_space(other)
+        return Moments(
+            self.triangle - other.triangle, self.cross - other.cross, self.count - other.count, self.space
+        )
+
+    def scaled(self, weight: float) -> Moments:
+        """The same samples, each weighing `weight` in the sums."""
+        return Moments(weight * self.triangle, weight * self.cross, self.count, self.space)
+
+    def arrays(self) -> dict[str, Array]:
+        """As named arrays that may be summed over clients. The space is checked on the way, not summed."""
+        return {"triangle": self.triangle, "cross": self.cross, "count": np.array(self.count, dtype=np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, space: int = 0) -> Moments:
+        """The inverse of `arrays`."""
+        return cls(arrays["triangle"], arrays["cross"], int(arrays["count"]), space)
+
+    def _same_space(self, other: Moments) -> None:
+        if (self.features, self.targets, self.space) != (other.features, other.targets, other.space):
+            raise DataError(
+                f"moments of different spaces do not add: {self.features} features, {self.targets} targets, "
+                f"space {self.space:x} against {other.features}, {other.targets}, {other.space:x}"
+            )
+
+
+def _diagonal(features: int) -> NDArray[np.int64]:
+    """Where the diagonal stands in the packed triangle: row i starts after i rows of lengths m, m - 1, ..."""
+    index = np.arange(features)
+    return index * features - index * (index - 1) // 2
+
+
+def _block(rows: Array, intercept: bool) -> Float:
+    """Rows as a C-ordered float64 matrix, with a column of ones if asked."""
+    if not intercept:
+        return np.ascontiguousarray(rows, dtype=np.float64)
+    block = np.ones((len(rows), rows.shape[1] + 1))
+    block[:, :-1] = rows
+    return block
+
+
+def _cross(block: Float, targets: Array, width: int) -> Float:
+    """F'Y of a block. With class numbers, Y' is a sparse matrix with one entry a column: n * m additions."""
+    if targets.ndim == 2:
+        return block.T @ np.asarray(targets, dtype=np.float64)
+    order = np.argsort(targets, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=width))])
+    one_hot = csr_array((np.ones(len(targets)), order, starts), shape=(width, len(targets)))
+    product: Float = one_hot @ block
+    return product.T
+
+
+def _width(labels: Array, classes: int | None) -> int:
+    if classes is not None:
+        return int(classes)
+    return int(labels.max()) + 1 if len(labels) else 0
+
+
+def _class_numbers(labels: Array, classes: int | None) -> NDArray[Any]:
+    if labels.dtype.kind not in "biu":
+        raise DataError(f"labels must be integers; got {labels.dtype}")
+    if len(labels) and (labels.min() < 0 or labels.max() >= _width(labels, classes)):
+        raise DataError(f"labels must lie in 0..{_width(labels, classes) - 1}; got {labels.min()}..{labels.max()}")
+    return labels.astype(np.int64, copy=False)
+
+
+def _not_finite(rows: Array) -> str:
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
+        return f"features must be finite; got {rows[tuple(bad[0])]} in row {bad[0][0]}, column {bad[0][1]}"
+    return "features are too large: their squares overflow float64; scale them down"

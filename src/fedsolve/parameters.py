@@ -1,0 +1,128 @@
+"""Hyper-parameters, declared once: domain, meaning, how to read one from text, how to refuse a wrong one.
+
+A method is a frozen dataclass whose fields are made with `number`, `flag` or `choice`; `check` in its
+`__post_init__` then refuses every value outside the declared domain, and `assign` builds it from the
+`name=value` texts of the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsolve.errors import ParameterError, unknown
+
+_KEY = "fedsolve.parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values a parameter may take, and what it means."""
+
+    doc: str
+    kind: str  # "number", "integer", "flag" or "choice"
+    low: float = -math.inf
+    high: float = math.inf
+    auto: bool = False
+    choices: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """The domain in words, as it stands in help texts and errors."""
+        if self.kind == "flag":
+            return "true or false"
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        noun = "an integer" if self.kind == "integer" else "a finite number"
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            noun += f" from {self.low:g} to {self.high:g}"
+        elif math.isfinite(self.low):
+            noun += f" of at least {self.low:g}"
+        elif math.isfinite(self.high):
+            noun += f" of at most {self.high:g}"
+        return noun + (" or 'auto'" if self.auto else "")
+
+    def holds(self, value: object) -> bool:
+        """Whether `value` lies in the domain. Written so that NaN does not."""
+        if self.kind == "flag":
+            return isinstance(value, bool)
+        if self.kind == "choice":
+            return value in self.choices
+        if self.auto and value == "auto":
+            return True
+        if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else (int, float)):
+            return False
+        return math.isfinite(value) and self.low <= value <= self.high
+
+    def parse(self, text: str) -> object:
+        """The value a text stands for; the text itself where it stands for none (`holds` then refuses it)."""
+        text = text.strip()
+        if self.kind == "flag":
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+                text.lower(), text
+            )
+        if self.kind == "choice" or (self.auto and text == "auto"):
+            return text
+        try:
+            return int(text) if self.kind == "integer" else float(text)
+        except ValueError:
+            return text
+
+
+def number(
+    default: float | str,
+    doc: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    auto: bool = False,
+    integer: bool = False,
+) -> Any:
+    """A dataclass field for a number from `low` to `high`, or 'auto' where the method can choose it itself."""
+    domain = Domain(doc, "integer" if integer else "number", low=low, high=high, auto=auto)
+    return field(default=default, metadata={_KEY: domain})
+
+
+def flag(default: bool, doc: str) -> Any:
+    """A dataclass field that is true or false."""
+    return field(default=default, metadata={_KEY: Domain(doc, "flag")})
+
+
+def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
+    """A dataclass field that is one of a few words."""
+    return field(default=default, metadata={_KEY: Domain(doc, "choice", choices=choices)})
+
+
+def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
+    """Name, default and domain of each declared parameter of a dataclass or of one of its instances."""
+    if not dataclasses.is_dataclass(owner):
+        raise TypeError(f"a method must be a dataclass; got {owner!r}")
+    for item in dataclasses.fields(owner):
+        if _KEY in item.metadata:
+            yield item.name, item.default, item.metadata[_KEY]
+
+
+def check(owner: object) -> None:
+    """Refuse an instance with a parameter outside its domain, by name."""
+    for name, _, domain in declared(owner):
+        value = getattr(owner, name)
+        if not domain.holds(value):
+            raise ParameterError(
+                f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {value!r}"
+            )
+
+
+def values(owner: object) -> dict[str, Any]:
+    """The parameters of an instance by name: enough to build it again."""
+    return {name: getattr(owner, name) for name, _, _ in declared(owner)}
+
+
+def assign(cls: type, texts: Mapping[str, object]) -> dict[str, object]:
+    """Keyword arguments for `cls` from `name=value` pairs; texts are parsed, other values taken as they are."""
+    domains = {name: domain for name, _, domain in declared(cls)}
+    for name in texts:
+        if name not in domains:
+            raise unknown(f"parameter of {cls.__name__}:", name, domains)
+    return {n: domains[n].parse(v) if isinstance(v, str) else v for n, v in texts.items()}

@@ -1,0 +1,299 @@
+"""The round loop, once: `drive` on the server's side, `handle` on the client's, bytes between them.
+
+A transport carries requests to clients and answers back; in process and over a network differ only there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from fedsolve import arrays as named
+from fedsolve.arrays import Array, Arrays
+from fedsolve.codec import decode, encode, metadata_of
+from fedsolve.data.federation import Client, Task
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.method import Fold, Method
+from fedsolve.result import ClientResult, Round
+from fedsolve.rng import derive
+
+_T = TypeVar("_T")
+Kind: TypeAlias = Literal["update", "evaluate"]
+Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A client that did not answer, and why."""
+
+    reason: str
+
+
+class Transport(Protocol):
+    """Carries bytes to named clients and brings their answers, in any order."""
+
+    def clients(self) -> Sequence[str]:
+        """The clients that are there now."""
+        ...
+
+    def ask(self, requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
+        """An answer for each request. Requests are drawn as they are sent, not all at once."""
+        ...
+
+
+# --- the client's side ---
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the server asks of a client."""
+
+    kind: Kind
+    round: int
+    seed: int
+    space: int
+    message: Arrays
+
+    def write(self) -> bytes:
+        """As bytes."""
+        head = {"kind": self.kind, "round": str(self.round), "seed": str(self.seed), "space": f"{self.space:x}"}
+        return encode(self.message, head)
+
+    @classmethod
+    def read(cls, data: bytes) -> Request:
+        """From bytes."""
+        head = metadata_of(data, "request")
+        try:
+            kind = cast("Kind", head["kind"])
+            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), decode(data, "request"))
+        except (KeyError, ValueError) as error:
+            raise DataError(f"request without a proper head: {error}") from error
+
+
+def handle(
+    method: Method, task: Task, client: Client, memory: Arrays | None, request: Request
+) -> tuple[Arrays, bytes]:
+    """What a client does with a request: its new memory, and its answer.
+
+    The memory holds the method's private state under "private" and the client's model under "model"; it stays
+    with the client. `None` is a client that has not been asked anything yet.
+    """
+    if request.space != task.space:
+        raise DataError(
+            f"client {client.name!r} has another feature space ({task.features} of {task.inputs}: {task.space:x}) than the "
+            f"server ({request.space:x}); nothing was computed"
+        )
+    if memory is None:
+        rng = derive(request.seed, "client", client.name)
+        memory = named.under("private", method.init_client(task, client.train, rng))
+    private = named.take("private", memory)
+    if request.kind == "update":
+        rng = derive(request.seed, "update", client.name, request.round)
+        private, reply = method.update(private, request.message, task, client.train, rng)
+        return named.under("private", private), encode(reply, {"space": f"{task.space:x}"})
+    model = method.personalize(private, request.message, task, client.train)
+    tally = evaluate(method, model, request.message, client)
+    return named.under("private", private) | named.under("model", model), encode(tally)
+
+
+def evaluate(method: Method, model: Arrays, message: Arrays, client: Client) -> dict[str, Array]:
+    """Counts on the client's test samples, for its model and the global one, and what was chosen for it."""
+    tally: dict[str, Array] = {"train": np.array(len(client.train)), "test": np.array(len(client.test))}
+    tally |= named.under("chosen", {name: array for name, array in model.items() if array.ndim == 0})
+    shared = method.shared(message)
+    if len(client.test):
+        tally["correct"] = _correct(method, model, client)
+        if shared:
+            same = shared.keys() <= model.keys() and all(shared[name] is model[name] for name in shared)
+            tally["shared"] = tally["correct"] if same else _correct(method, shared, client)
+    return tally
+
+
+def _correct(method: Method, model: Arrays, client: Client) -> Array:
+    predicted = np.argmax(method.predict(model, client.test.inputs), axis=1)
+    return np.array(int((predicted == client.test.labels).sum()))
+
+
+# --- the server's side ---
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What the server knows at the end."""
+
+    state: Arrays
+    shared: Arrays | None
+    clients: Mapping[str, ClientResult]
+    history: tuple[Round, ...]
+    seconds: Mapping[str, float]
+
+
+def drive(
+    method: Method,
+    task: Task,
+    transport: Transport,
+    *,
+    seed: int = 0,
+    participation: float = 1.0,
+    tolerate: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
+
+    `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
+    nonsense is left out and listed as missing; without, the run stops and names it.
+    """
+    if not 0 < participation <= 1:
+        raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
+    clock = _Clock()
+    state = method.init_server(task, derive(seed, "server"))
+    history: list[Round] = []
+    results: dict[str, ClientResult] = {}
+    for number in range(1, method.rounds + 1):
+        started = time.perf_counter()
+        present = transport.clients()
+        asked = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
+        post = _Post(method, task, state, seed, number, "update")
+        replies = _Replies(asked.fold, task.space)
+        for name, answer in clock.during("clients", transport.ask(post.requests(asked.clients))):
+            try:
+                if isinstance(answer, Failure):
+                    raise DataError(answer.reason)
+                replies.add(name, answer)
+            except DataError as error:
+                if not tolerate:
+                    raise DataError(f"client {name!r}: {error}") from error
+            if progress:
+                progress(f"round {number}: clients answering", replies.count, len(asked.clients))
+        if not replies.count:
+            raise DataError(f"no client answered in round {number}; nothing to aggregate")
+        state = method.aggregate(state, replies.folded())
+        clock.lap("server")
+        # The state goes out once more, for personalisation; in between it goes out with the next update.
+        final = _Post(method, task, state, seed, number, "evaluate")
+        results = {}
+        for name, answer in clock.during("evaluate", transport.ask(final.requests(transport.clients()))):
+            if isinstance(answer, bytes):
+                results[name] = _read_tally(decode(answer, f"figures of {name!r}"))
+            elif not tolerate:
+                raise DataError(f"client {name!r}: {answer.reason}")
+            if progress:
+                progress(f"round {number}: personal models", len(results), len(present))
+        clock.lap("evaluate")
+        last = number == method.rounds
+        accuracies = [c.accuracy for c in results.values() if c.accuracy is not None]
+        history.append(
+            Round(
+                round=number,
+                accuracy=float(np.mean(accuracies)) if accuracies else None,
+                bytes_up=replies.bytes,
+                bytes_down=post.bytes + (final.bytes if last else 0),
+                seconds=round(time.perf_counter() - started, 6),
+                missing=tuple(sorted(set(present) - replies.answered)),
+            )
+        )
+    shared = method.shared(method.message(state, ""))
+    ordered = {name: results[name] for name in sorted(results)}
+    return Outcome(state, shared, ordered, tuple(history), clock.seconds)
+
+
+def _draw(clients: Sequence[str], share: float, rng: np.random.Generator) -> list[str]:
+    """A random share of the clients, at least one, in sorted order."""
+    names = sorted(clients)
+    if share == 1.0 or not names:
+        return names
+    count = max(1, round(share * len(names)))
+    return [names[i] for i in np.sort(rng.choice(len(names), count, replace=False))]
+
+
+@dataclass(slots=True)
+class _Post:
+    """Requests of one kind, encoded once for all clients that are sent the same arrays."""
+
+    method: Method
+    task: Task
+    state: Arrays
+    seed: int
+    number: int
+    kind: Kind
+    bytes: int = 0
+
+    def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        last: Arrays = {}
+        data = b""
+        for client in clients:
+            message = self.method.message(self.state, client)
+            repeated = data and message.keys() == last.keys() and all(message[n] is last[n] for n in message)
+            if not repeated:
+                request = Request(self.kind, self.number, self.seed, self.task.space, message)
+                last, data = message, request.write()
+            self.bytes += len(data) if message else 0  # a bare request carries nothing of the method's
+            yield client, data
+
+
+@dataclass(slots=True)
+class _Replies:
+    """Replies, checked and folded as they come."""
+
+    fold: Fold
+    space: int
+    bytes: int = 0
+    answered: set[str] = field(default_factory=set)
+    _sums: dict[str, dict[str, Array]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.answered)
+
+    def add(self, client: str, data: bytes) -> None:
+        space = metadata_of(data).get("space", "")
+        if space != f"{self.space:x}":
+            raise DataError(f"its statistics are of another feature space ({space or 'none given'}, not {self.space:x})")
+        reply = decode(data, "its reply")
+        named.check(reply, "its reply")
+        key = "" if self.fold == "sum" else client if self.fold == "collect" else self.fold[client]
+        self._sums[key] = named.accumulate(self._sums.get(key), reply)
+        self.bytes += len(data) if reply else 0
+        self.answered.add(client)
+
+    def folded(self) -> dict[str, Array]:
+        if self.fold == "sum":
+            return self._sums.get("", {})
+        return {name: array for key, reply in self._sums.items() for name, array in named.under(key, reply).items()}
+
+
+def _read_tally(tally: Arrays) -> ClientResult:
+    test = int(tally["test"])
+
+    def share(name: str) -> float | None:
+        return int(tally[name]) / test if name in tally else None
+
+    chosen = {name: float(array) for name, array in named.take("chosen", tally).items()}
+    return ClientResult(int(tally["train"]), test, share("correct"), share("shared"), chosen=chosen)
+
+
+class _Clock:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds = {"clients": 0.0, "server": 0.0, "evaluate": 0.0}
+        self._last = time.perf_counter()
+
+    def lap(self, what: str) -> None:
+        """Book the time since the last lap."""
+        now = time.perf_counter()
+        self.seconds[what] += now - self._last
+        self._last = now
+
+    def during(self, what: str, items: Iterable[_T]) -> Iterator[_T]:
+        """Book the time it takes to get each item; the time spent on it is the server's."""
+        self.lap("server")
+        for item in items:
+            self.lap(what)
+            yield item
+            self.lap("server")
+        self.lap(what)

@@ -1,0 +1,212 @@
+"""Linear solves on moments, and leave-one-out without leaving anything out. Solve, never invert.
+
+Every system here is H W = B with H = F'F + ridge * I. It is brought to a unit diagonal first, so that the units
+of the features decide neither the rank nor the digits lost. `rcond` refers to that scaled matrix: Cholesky can
+run to its end on a singular matrix, because rounding leaves tiny positive pivots, so only `rcond` tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+from scipy.linalg import blas, lapack
+
+from fedsolve.arrays import Float
+from fedsolve.errors import DataError, ParameterError, SingularError, unknown
+from fedsolve.moments import Moments
+
+SOLVERS = ("cholesky", "eigen", "auto")
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """Weights, and how far to trust them."""
+
+    weights: Float  # features x targets
+    intercept: Float | None  # one number a target, where one was asked for
+    residual: float  # |H W - B| / |B|
+    rcond: float  # reciprocal condition number of H at unit diagonal; 0 where H is singular
+    rank: int
+    solver: str  # "cholesky" or "eigen"
+
+
+def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solver: str = "cholesky") -> Solution:
+    """The minimiser of |F W - Y|^2 + ridge |W|^2.
+
+    With `intercept`, the last feature of `moments` is the constant one (`Moments.of(..., intercept=True)`), and its
+    weight is not penalised. `solver` says what to do when the system is singular: "cholesky" refuses, "eigen"
+    gives the solution of minimum norm, "auto" takes Cholesky where the condition number allows it and eigen
+    otherwise; the answer says which it was.
+    """
+    if solver not in SOLVERS:
+        raise unknown("solver", solver, SOLVERS)
+    if not 0 <= ridge < np.inf:
+        raise ParameterError(f"ridge must be a finite number of at least 0; got {ridge!r}")
+    if moments.count == 0:
+        raise DataError("there is nothing to solve: the moments hold no samples")
+    lower, cross = moments.lower(), moments.cross
+    if intercept:
+        lower, cross, means, target_means = _centre(lower, cross)
+    lower[np.diag_indices_from(lower)] += ridge
+    scale = _unit_diagonal(lower)
+    right = cross * scale[:, None]
+    found = None if solver == "eigen" else _cholesky(lower, right)
+    if found is None and solver == "cholesky":
+        raise SingularError(
+            f"the system of {len(lower)} features is singular at ridge {ridge:g}: features repeat or are constant, or "
+            f"there are fewer samples ({moments.count}) than features; use ridge > 0, or the solver 'eigen' for the "
+            "solution of minimum norm"
+        )
+    scaled, rcond, rank = found or _minimum_norm(lower, right, scale, moments.count)
+    misfit = blas.dsymm(1.0, lower, scaled, lower=1) - right
+    weights = np.ascontiguousarray(scaled * scale[:, None])
+    norm = float(np.linalg.norm(right))
+    return Solution(
+        weights=weights,
+        intercept=target_means - means @ weights if intercept else None,
+        residual=float(np.linalg.norm(misfit)) / norm if norm > 0 else 0.0,
+        rcond=rcond,
+        rank=rank,
+        solver="eigen" if found is None else "cholesky",
+    )
+
+
+def _centre(lower: Float, cross: Float) -> tuple[Float, Float, Float, Float]:
+    """Eliminate the constant last feature: what is left is the moments of centred features and targets."""
+    total = lower[-1, -1]
+    sums = np.array(lower[-1, :-1])
+    centred = np.asfortranarray(lower[:-1, :-1])
+    centred -= np.tril(np.outer(sums, sums / total))
+    return centred, cross[:-1] - np.outer(sums, cross[-1] / total), sums / total, cross[-1] / total
+
+
+def _unit_diagonal(lower: Float) -> Float:
+    """Scale `lower` in place to a unit diagonal; returns the scale. A feature that is always zero stays zero."""
+    diagonal = np.diagonal(lower)
+    scale = np.where(diagonal > 0, 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0)), 0.0)
+    lower *= scale[:, None]
+    lower *= scale
+    return scale
+
+
+def _cholesky(lower: Float, right: Float) -> tuple[Float, float, int] | None:
+    """Solution, rcond and rank; None where the matrix is singular to working precision."""
+    factor, info = lapack.dpotrf(lower, lower=1, clean=0)
+    if info != 0:
+        return None
+    rcond = _rcond(lower, factor)
+    if not rcond > _singular(lower):
+        return None
+    solution, _ = lapack.dpotrs(factor, right, lower=1)
+    return solution, rcond, len(lower)
+
+
+def _rcond(lower: Float, factor: Float) -> float:
+    """Reciprocal condition number (1-norm, LAPACK's estimate) of a matrix with its Cholesky factor."""
+    magnitude = np.abs(lower)
+    norm = float((magnitude.sum(0) + magnitude.sum(1) - np.diagonal(magnitude)).max())  # one triangle is filled
+    rcond, _ = lapack.dpocon(factor, norm, uplo="L")
+    return float(rcond)
+
+
+def _singular(lower: Float) -> float:
+    """At or below this rcond a matrix is singular to working precision."""
+    return 16 * len(lower) * _EPS
+
+
+def _minimum_norm(lower: Float, right: Float, scale: Float, count: int) -> tuple[Float, float, int]:
+    """The solution of minimum norm in the units of the features, with the rank decided at unit diagonal.
+
+    With S the scaled matrix and D the scale, H = D^-1 S D^-1. The pseudo-inverse of S gives one solution; the
+    null space of H is D times that of S, and taking that part out of the solution leaves the shortest one.
+    """
+    used = np.flatnonzero(scale)
+    values, vectors = linalg.eigh(lower[np.ix_(used, used)], lower=True, overwrite_a=True, check_finite=False)
+    # Rounding in sums over n samples leaves about sqrt(n) eps where a zero eigenvalue should be.
+    cut = _EPS * max(len(used), np.sqrt(count)) * values[-1] if len(used) else 0.0
+    kept = values > cut
+    range_, null = vectors[:, kept], vectors[:, ~kept]
+    solution = range_ @ ((range_.T @ right[used]) / values[kept, None])
+    if null.shape[1]:
+        basis, _ = linalg.qr(null * scale[used, None], mode="economic", overwrite_a=True, check_finite=False)
+        weights = solution * scale[used, None]
+        solution = (weights - basis @ (basis.T @ weights)) / scale[used, None]
+    full = np.zeros_like(right)
+    full[used] = solution
+    complete = len(used) == len(scale) and bool(kept.all())
+    return full, float(values[0] / values[-1]) if complete else 0.0, int(kept.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RidgePath:
+    """All shrunken fits of one design to its targets, and their leverages, from one decomposition.
+
+    With design = U diag(s) V', ridge of strength r fits U diag(s^2 / (s^2 + r)) U'Y: a gain along each direction.
+    """
+
+    basis: Float  # U, samples x rank
+    squares: Float  # s^2
+    targets: Float  # Y, samples x targets
+    projected: Float  # U'Y
+    base: float  # what the intercept adds to each leverage
+
+    @classmethod
+    def of(cls, design: Float, targets: Float, *, intercept: bool = False) -> RidgePath:
+        """Decompose once, on the smaller side. With `intercept`, design and targets are centred first."""
+        count = len(design)
+        if intercept:
+            design, targets = design - design.mean(0), targets - targets.mean(0)
+        if count <= design.shape[1]:
+            squares, basis = linalg.eigh(design @ design.T, overwrite_a=True, check_finite=False)
+        else:
+            squares, right = linalg.eigh(design.T @ design, overwrite_a=True, check_finite=False)
+            basis = design @ right
+        kept = squares > _EPS * max(design.shape) * squares[-1]
+        squares, basis = squares[kept], basis[:, kept]
+        if count > design.shape[1]:
+            basis /= np.sqrt(squares)
+        return cls(basis, squares, targets, basis.T @ targets, 1.0 / count if intercept else 0.0)
+
+    def fitted(self, gain: Float) -> Float:
+        """The fit whose part along each direction of the basis is kept by `gain`."""
+        return self.basis @ (gain[:, None] * self.projected)
+
+    def leverage(self, gain: Float) -> Float:
+        """The diagonal of the hat matrix with that gain: how much each sample pulls its own prediction."""
+        leverage: Float = self.base + np.square(self.basis) @ gain
+        return leverage
+
+    def ridge(self, strength: float) -> Float:
+        """The gain of ordinary ridge at a strength."""
+        return self.squares / (self.squares + strength)
+
+
+def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:
+    """What a model fitted without a sample predicts for it, for each sample: exact, no refit.
+
+    Its residual is that of the full fit over one minus the leverage.
+    """
+    return targets - (targets - fitted) / np.maximum(1.0 - leverage, _EPS)[:, None]
+
+
+def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = False) -> Float:
+    """`rows` in coordinates where H = F'F + ridge I is the identity: Q with Q Q' = rows H^-1 rows'.
+
+    With `intercept`, the last feature is the constant one and carries no ridge. Directions in which H is
+    zero are left out.
+    """
+    lower = moments.lower()
+    penalised = np.arange(len(lower) - intercept)
+    lower[penalised, penalised] += ridge
+    scale = _unit_diagonal(lower)
+    scaled = rows * scale
+    factor, info = lapack.dpotrf(lower, lower=1, clean=0)
+    if info == 0 and _rcond(lower, factor) > _singular(lower):
+        return linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False).T
+    values, vectors = linalg.eigh(lower, lower=True, overwrite_a=True, check_finite=False)
+    kept = values > _EPS * max(len(lower), np.sqrt(moments.count)) * values[-1]
+    whitened: Float = scaled @ (vectors[:, kept] / np.sqrt(values[kept]))
+    return whitened
