@@ -49,9 +49,7 @@ def take(prefix: str, arrays: Arrays) -> dict[str, Array]:
 def same(left: Arrays, right: Arrays) -> bool:
     """Whether names, types, shapes and bits agree. NaN equals NaN of the same bits; 0.0 differs from -0.0."""
     return left.keys() == right.keys() and all(
-        left[n].dtype == right[n].dtype
-        and left[n].shape == right[n].shape
-        and left[n].tobytes() == right[n].tobytes()
+        left[n].dtype == right[n].dtype and left[n].shape == right[n].shape and left[n].tobytes() == right[n].tobytes()
         for n in left
     )
 

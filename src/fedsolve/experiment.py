@@ -57,9 +57,7 @@ def federation_of(settings: Settings) -> Federation:
     least = settings.min_samples
     if isinstance(least, bool) or not isinstance(least, int) or least < 1:
         raise ParameterError(f"min-samples must be an integer of at least 1; got {least!r}")
-    split = table.split(
-        how, clients=settings.clients, seed=settings.seed, test=settings.test, min_samples=least
-    )
+    split = table.split(how, clients=settings.clients, seed=settings.seed, test=settings.test, min_samples=least)
     features = maps.parse(settings.features)
     return split if settings.features == "identity" else split.with_features(features)
 
@@ -84,12 +82,8 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
     federation = federation_of(settings)
-    result = run(
-        method, federation, seed=settings.seed, participation=settings.participation, progress=progress
-    )
-    resolved = replace(
-        settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds
-    )
+    result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
+    resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
     data = {**result.data, "moved": federation.moved}
     result = replace(result, settings=asdict(resolved), data=data)
     if settings.alone and method.name != "local":

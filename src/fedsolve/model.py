@@ -37,7 +37,7 @@ class Model:
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.int64]:
         """The class number of each sample."""
-        return np.argmax(self.scores(inputs), axis=1)
+        return np.asarray(np.argmax(self.scores(inputs), axis=1), dtype=np.int64)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file that `load_model` reads."""

@@ -62,7 +62,7 @@ class Moments:
 
     def lower(self) -> Float:
         """F'F in a new Fortran-ordered matrix whose lower triangle is filled and whose upper one is zero."""
-        gram, _ = lapack.dtpttr(self.features, self.triangle, uplo="L")
+        gram: Float = lapack.dtpttr(self.features, self.triangle, uplo="L")[0]
         return gram
 
     def diagonal(self) -> Float:
@@ -102,19 +102,21 @@ class Moments:
         else:
             width = targets.shape[1]
         features = rows.shape[1] + intercept
-        gram = np.zeros((features, features), order="F")
-        cross = np.zeros((features, width))
+        gram = np.empty((features, features), order="F")
+        cross = np.zeros((width, features))  # Y'F: contiguous sums of rows
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
             step = max(1, len(rows))  # nothing to convert, so nothing to bound
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(rows), step):
                 block = _block(rows[start : start + step], intercept)
-                # lower=1 of the Fortran-ordered product is the upper triangle in C order
-                gram = blas.dsyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+                # beta=0 writes over what is there. The lower triangle in Fortran order is the upper one in C order.
+                gram = blas.dsyrk(1.0, block.T, beta=float(start > 0), c=gram, lower=1, overwrite_c=1)
                 cross += _cross(block, targets[start : start + step], width)
+        if not len(rows):
+            return cls.zero(features, width, space)
         triangle, _ = lapack.dtrttp(gram, uplo="L")
-        moments = cls(triangle, cross, len(rows), space)
+        moments = cls(triangle, np.ascontiguousarray(cross.T), len(rows), space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         if not (finite(moments.diagonal()) and finite(cross)):
             raise DataError(_not_finite(rows))
@@ -132,15 +134,11 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(
-            self.triangle + other.triangle, self.cross + other.cross, self.count + other.count, self.space
-        )
+        return Moments(self.triangle + other.triangle, self.cross + other.cross, self.count + other.count, self.space)
 
     def __sub__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(
-            self.triangle - other.triangle, self.cross - other.cross, self.count - other.count, self.space
-        )
+        return Moments(self.triangle - other.triangle, self.cross - other.cross, self.count - other.count, self.space)
 
     def scaled(self, weight: float) -> Moments:
         """The same samples, each weighing `weight` in the sums."""
@@ -179,14 +177,14 @@ def _block(rows: Array, intercept: bool) -> Float:
 
 
 def _cross(block: Float, targets: Array, width: int) -> Float:
-    """F'Y of a block. With class numbers, Y' is a sparse matrix with one entry a column: n * m additions."""
+    """Y'F of a block. With class numbers, Y' is a sparse matrix with one entry a column: n * m additions."""
     if targets.ndim == 2:
-        return block.T @ np.asarray(targets, dtype=np.float64)
+        return np.asarray(targets, dtype=np.float64).T @ block
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=width))])
     one_hot = csr_array((np.ones(len(targets)), order, starts), shape=(width, len(targets)))
     product: Float = one_hot @ block
-    return product.T
+    return product
 
 
 def _width(labels: Array, classes: int | None) -> int:

@@ -1,4 +1,4 @@
-"""What a run leaves: figures per client, totals, models and the server's last state; on disk as JSON and safetensors."""
+"""What a run leaves: figures per client, totals, models and the server's last state, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Result:
     clients: Mapping[str, ClientResult]
     history: tuple[Round, ...]
     seconds: Seconds
-    data: Mapping[str, str]  # name and fingerprint
+    data: Mapping[str, Any]  # name, fingerprint, and how many samples a split had to move
     models: Mapping[str, Model]
     shared: Model | None  # the one global model, where the method has one
     state: Arrays  # the server's
@@ -130,6 +130,10 @@ class Result:
         """The same result with each client's accuracy from training alone beside it."""
         clients = {name: replace(c, alone=alone.clients[name].accuracy) for name, c in self.clients.items()}
         return replace(self, clients=clients)
+
+    def figures(self, which: str) -> dict[str, ClientResult]:
+        """The clients with the accuracy of training `alone`, or of the `shared` model, in place of their own."""
+        return {name: replace(c, accuracy=getattr(c, which)) for name, c in self.clients.items()}
 
     def json(self) -> dict[str, Any]:
         """The content of result.json."""

@@ -183,8 +183,10 @@ def _synthetic(name: str, argument: str, seed: int) -> Table:
         a, b = float(parts[0]), float(parts[1])
         clients = int(parts[2]) if len(parts) > 2 else 30
     except (ValueError, IndexError):
-        raise ParameterError(f"data set 'synthetic' is written synthetic:A,B or synthetic:A,B,CLIENTS; got {name!r}") from None
-    if not (0 <= a < np.inf and 0 <= b < np.inf and 1 <= clients and len(parts) <= 3):
+        raise ParameterError(
+            f"data set 'synthetic' is written synthetic:A,B or synthetic:A,B,CLIENTS; got {name!r}"
+        ) from None
+    if not (0 <= a < np.inf and 0 <= b < np.inf and clients >= 1 and len(parts) <= 3):
         raise ParameterError(f"synthetic:A,B,CLIENTS needs A and B of at least 0 and a client or more; got {name!r}")
     features, classes = 60, 10
     deviation = np.sqrt(np.arange(1, features + 1) ** -1.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -38,7 +38,7 @@ class Task:
 
     classes: int
     inputs: tuple[int, ...]  # shape of one raw input
-    features: FeatureMap = Identity()
+    features: FeatureMap = field(default_factory=Identity)
     class_names: tuple[str, ...] = ()  # where classes have names: one each, in order
 
     @property

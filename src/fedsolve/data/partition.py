@@ -50,7 +50,9 @@ class Dirichlet:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < np.inf:
-            raise ParameterError(f"alpha of the dirichlet partition must be a finite number above 0; got {self.alpha!r}")
+            raise ParameterError(
+                f"alpha of the dirichlet partition must be a finite number above 0; got {self.alpha!r}"
+            )
 
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""

@@ -39,7 +39,10 @@ class FedHiP(Method):
     laws: ClassVar[frozenset[str]] = frozenset({"others-split-invariant", "order-free"})
 
     alpha: float | str = parameters.number(
-        "auto", "weight of the client's own data; auto: each client's own, by closed-form leave-one-out", low=0, auto=True
+        "auto",
+        "weight of the client's own data; auto: each client's own, by closed-form leave-one-out",
+        low=0,
+        auto=True,
     )
     beta: float = parameters.number(1.0, "ridge, added once", low=0)
     intercept: bool = parameters.flag(False, "add an intercept that is not penalised")

@@ -7,8 +7,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
@@ -104,7 +102,12 @@ def run(
     task = federation.task
     return Result(
         method=method.name,
-        settings={"method": method.name, "set": parameters.values(method), "seed": seed, "participation": participation},
+        settings={
+            "method": method.name,
+            "set": parameters.values(method),
+            "seed": seed,
+            "participation": participation,
+        },
         clients=outcome.clients,
         history=outcome.history,
         seconds=Seconds(**outcome.seconds, total=time.perf_counter() - started),

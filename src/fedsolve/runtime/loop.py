@@ -74,9 +74,7 @@ class Request:
             raise DataError(f"request without a proper head: {error}") from error
 
 
-def handle(
-    method: Method, task: Task, client: Client, memory: Arrays | None, request: Request
-) -> tuple[Arrays, bytes]:
+def handle(method: Method, task: Task, client: Client, memory: Arrays | None, request: Request) -> tuple[Arrays, bytes]:
     """What a client does with a request: its new memory, and its answer.
 
     The memory holds the method's private state under "private" and the client's model under "model"; it stays
@@ -84,13 +82,13 @@ def handle(
     """
     if request.space != task.space:
         raise DataError(
-            f"client {client.name!r} has another feature space ({task.features} of {task.inputs}: {task.space:x}) than the "
-            f"server ({request.space:x}); nothing was computed"
+            f"its feature space ({task.features} of {task.inputs}: {task.space:x}) is not the server's "
+            f"({request.space:x}); nothing was computed"
         )
     if memory is None:
         rng = derive(request.seed, "client", client.name)
         memory = named.under("private", method.init_client(task, client.train, rng))
-    private = named.take("private", memory)
+    private: Arrays = named.take("private", memory)
     if request.kind == "update":
         rng = derive(request.seed, "update", client.name, request.round)
         private, reply = method.update(private, request.message, task, client.train, rng)
@@ -190,8 +188,8 @@ def drive(
             Round(
                 round=number,
                 accuracy=float(np.mean(accuracies)) if accuracies else None,
-                bytes_up=replies.bytes,
-                bytes_down=post.bytes + (final.bytes if last else 0),
+                bytes_up=replies.received,
+                bytes_down=post.sent + (final.sent if last else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
             )
@@ -220,7 +218,7 @@ class _Post:
     seed: int
     number: int
     kind: Kind
-    bytes: int = 0
+    sent: int = 0  # bytes
 
     def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         last: Arrays = {}
@@ -231,7 +229,7 @@ class _Post:
             if not repeated:
                 request = Request(self.kind, self.number, self.seed, self.task.space, message)
                 last, data = message, request.write()
-            self.bytes += len(data) if message else 0  # a bare request carries nothing of the method's
+            self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
             yield client, data
 
 
@@ -241,7 +239,7 @@ class _Replies:
 
     fold: Fold
     space: int
-    bytes: int = 0
+    received: int = 0  # bytes
     answered: set[str] = field(default_factory=set)
     _sums: dict[str, dict[str, Array]] = field(default_factory=dict)
 
@@ -252,12 +250,14 @@ class _Replies:
     def add(self, client: str, data: bytes) -> None:
         space = metadata_of(data).get("space", "")
         if space != f"{self.space:x}":
-            raise DataError(f"its statistics are of another feature space ({space or 'none given'}, not {self.space:x})")
+            raise DataError(
+                f"its statistics are of another feature space ({space or 'none given'}, not {self.space:x})"
+            )
         reply = decode(data, "its reply")
         named.check(reply, "its reply")
         key = "" if self.fold == "sum" else client if self.fold == "collect" else self.fold[client]
         self._sums[key] = named.accumulate(self._sums.get(key), reply)
-        self.bytes += len(data) if reply else 0
+        self.received += len(data) if reply else 0
         self.answered.add(client)
 
     def folded(self) -> dict[str, Array]:

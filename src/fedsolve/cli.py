@@ -1,0 +1,376 @@
+"""The command line: parses and prints. Each command is one call of a library function.
+
+Nothing heavy is imported before a command needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsolve.errors import DataError, FedsolveError, ParameterError
+
+if TYPE_CHECKING:
+    from fedsolve.result import Result
+    from fedsolve.runtime.loop import Progress
+
+ROWS = 30  # clients shown in a table; the rest is in result.json
+PATIENCE = 2.0  # seconds before progress is shown
+
+app = typer.Typer(
+    name="fedsolve",
+    help="Personalised federated learning that solves instead of descending: one round, exact, whatever the split.",
+    epilog="Start with: fedsolve run",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence and exit code 2."""
+    try:
+        app()
+    except FedsolveError as error:
+        print(f"fedsolve: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedsolve: stopped; nothing was written", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedsolve import __version__
+
+        typer.echo(f"fedsolve {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+# Options without a value stay None, so that a --config file is overridden by what was really given.
+@app.command("run")
+def run_command(
+    method: Annotated[str | None, typer.Option(help="See `fedsolve methods`.", show_default=False)] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A parameter of the method, as in --set alpha=20. Repeat for more."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="digits (embedded), synthetic:A,B, or a file: .npz with x and y, .csv or .parquet with a column y or label.",
+            show_default=False,
+        ),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients share the data.", show_default=False)] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="iid, dirichlet:A (small A: very different clients), classes:C, shards:S, power-law, or by-client "
+            "(the column `client` of the data).",
+            show_default=False,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            help="A share of each client's own data; official: the data's own test set, dealt out in the clients' class "
+            "proportions; global: all of it for every client.",
+            show_default=False,
+        ),
+    ] = None,
+    min_samples: Annotated[
+        int | None,
+        typer.Option(help="Clients with fewer samples get some from the largest.", show_default=False),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The feature map, the same for all clients.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides the split and all draws.", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
+    participation: Annotated[
+        float | None, typer.Option(help="Share of the clients that take part in a round.", show_default=False)
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="local: all clients in this process.", show_default=False)] = None,
+    alone: Annotated[
+        bool | None,
+        typer.Option("--alone/--no-alone", help="Also train every client alone, to compare.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings from a TOML file, or from the result.json of an earlier run."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where results and models go.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the result is.")] = False,
+) -> None:
+    """Train a method on a federation: a personal model for each client, figures, and all of it on disk.
+
+    With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
+    """
+    from fedsolve.experiment import Settings, execute
+    from fedsolve.result import replaceable
+
+    values = _read_config(config)
+    given = {
+        "method": method, "data": data, "clients": clients, "partition": partition,
+        "test": _share(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
+        "participation": participation, "runtime": runtime, "alone": alone,
+    }  # fmt: skip
+    if method is not None and method != values.get("method", Settings.method):
+        for stale in ("set", "rounds"):  # they belonged to the file's method
+            values.pop(stale, None)
+    values |= {name: value for name, value in given.items() if value is not None}
+    values["set"] = {**values.get("set", {}), **_assignments(assign or [])}
+    settings = Settings.of(values, str(config))
+    target = out or Path("runs") / f"{_stem(settings.data)}-{settings.method}-{settings.seed}"
+    if target.exists() and not replaceable(target):
+        raise DataError(f"{target} exists and is not a result of fedsolve; name another place with --out")
+    with _progress(quiet) as progress:
+        result = execute(settings, progress)
+    saved = result.save(target)
+    if quiet:
+        typer.echo(str(saved))
+    else:
+        _show(result, saved)
+
+
+@app.command("methods")
+def methods_command(
+    name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
+) -> None:
+    """List the methods, or one of them with its parameters, their defaults and meaning."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsolve import parameters
+    from fedsolve.methods import CATALOGUE, method_class
+
+    console = Console(highlight=False)
+    if name is None:
+        table = Table("method", "what it computes", "rounds", "a client sends", box=None, pad_edge=False)
+        for entry in CATALOGUE:
+            cls = method_class(entry)
+            summary = (cls.__doc__ or "").strip().splitlines()[0]
+            table.add_row(entry, summary, str(cls().rounds), cls.sends)
+        console.print(table)
+        console.print("\nfedsolve methods NAME shows the parameters of one.")
+        return
+    cls = method_class(name)
+    console.print(f"{name}: {(cls.__doc__ or '').strip()}", markup=False)
+    console.print(f"\nfrom     {cls.paper}\nrounds   {cls().rounds}\nsends    {cls.sends}", markup=False)
+    console.print(f"laws     {', '.join(sorted(cls.laws)) or 'none declared'}\n", markup=False)
+    table = Table("--set", "default", "may be", "meaning", box=None, pad_edge=False)
+    for parameter, default, domain in parameters.declared(cls):
+        table.add_row(parameter, str(default).lower(), domain.describe(), domain.doc)
+    console.print(table)
+
+
+@app.command("predict")
+def predict_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="FILE", help=".npz with x, .csv or .parquet. A column y is compared.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=".csv with a line a sample, or .npz with `label` and `scores`.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
+    from fedsolve.predict import predict_file, write_predictions
+
+    found = predict_file(model, data)
+    if out is not None:
+        write_predictions(found, out)
+        typer.echo(f"{len(found.labels)} predictions in {out}")
+    else:
+        for text in found.names:
+            typer.echo(text)
+    if found.accuracy is not None:
+        typer.echo(f"accuracy {found.accuracy:.4f} on {len(found.labels)} samples", err=out is None)
+
+
+def _share(text: str | None) -> float | str | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _assignments(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ParameterError(f"--set takes NAME=VALUE, as in --set alpha=20; got {text!r}")
+        found[name.strip()] = value
+    return found
+
+
+def _read_config(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    import json
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        read: dict[str, Any] = json.loads(text)["settings"] if path.suffix == ".json" else tomllib.loads(text)
+        return dict(read)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is not a TOML file of settings, nor the result.json of a run ({error})") from error
+
+
+def _stem(data: str) -> str:
+    return Path(data).stem if "." in Path(data).name and ":" not in data else data.replace(":", "-").replace(",", "-")
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Progress | None]:
+    """A bar on a terminal, a line now and then in a log; neither before there is something to wait for."""
+    if quiet:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    started = time.monotonic()
+    bar = Bar(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    )
+    terminal, task, last = sys.stdout.isatty(), bar.add_task("", visible=False), started
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - started < PATIENCE:
+            return
+        if terminal:
+            bar.start()
+            bar.update(task, description=what, completed=done, total=total, visible=True)
+        elif now - last >= 5 * PATIENCE:
+            last = now
+            typer.echo(f"{what}: {done} of {total}, {now - started:.0f} s", err=True)
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+def _show(result: Result, saved: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    settings = result.settings
+    console.print(
+        f"[bold]{settings['method']}[/bold] on {settings['data']}: {settings['clients']} clients, split "
+        f"{settings['partition']}, seed {settings['seed']}"
+    )
+    clients = result.clients
+    with_alone = any(c.alone is not None for c in clients.values())
+    with_shared = any(c.shared is not None for c in clients.values()) and result.method != "afl"
+    chosen = sorted({name for c in clients.values() for name in c.chosen})
+    table = Table(box=None, pad_edge=False)
+    heads = ["train", "test", "accuracy"]
+    heads += ["alone", "gain"] * with_alone + ["global", "gain"] * with_shared + chosen
+    table.add_column("client")
+    for head in heads:
+        table.add_column(head, justify="right")
+    names = sorted(clients, key=lambda n: (clients[n].accuracy is None, clients[n].accuracy or 0.0))
+    shown = list(clients) if len(clients) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
+    for name in shown:
+        client = clients[name]
+        cells = [str(client.train), str(client.test), _percent(client.accuracy)]
+        for other in [client.alone] * with_alone + [client.shared] * with_shared:
+            cells += [_percent(other), _gain(client.accuracy, other)]
+        cells += [f"{client.chosen[key]:.3g}" if key in client.chosen else "" for key in chosen]
+        table.add_row(name, *cells)
+    console.print(table)
+    if len(shown) < len(clients):
+        console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
+    _totals(console, result, with_alone, with_shared)
+    seconds, moved = result.seconds, result.data.get("moved", 0)
+    if moved:
+        console.print(f"{moved} samples were moved from the largest clients to those with too few")
+    missing = result.history[-1].missing if result.history else ()
+    if missing:
+        console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")
+    plural = "" if result.rounds == 1 else "s"
+    console.print(
+        f"{result.rounds} round{plural}, {_size(result.bytes_up)} up, {_size(result.bytes_down)} down, "
+        f"{seconds.total:.2f} s"
+    )
+    example = next(iter(result.models), None)
+    console.print(f"saved in [bold]{saved}[/bold]: result.json, state.safetensors, models/ ({len(result.models)} personal"
+                  f"{', 1 global' if result.shared else ''})")  # fmt: skip
+    if example:
+        console.print(f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE", soft_wrap=True)
+
+
+def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:
+    from rich.table import Table
+
+    from fedsolve.result import Accuracy
+
+    rows = [(result.method, result.accuracy)]
+    others = [("training alone", "alone")] * with_alone + [("one global model", "shared")] * with_shared
+    rows += [(title, Accuracy.of(result.figures(which))) for title, which in others]
+    table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for title, accuracy in rows:
+        table.add_row(title, *map(_percent, (accuracy.mean, accuracy.pooled, accuracy.worst_decile)))
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _gain(mine: float | None, other: float | None) -> str:
+    if mine is None or other is None:
+        return ""
+    points = 100 * (mine - other)
+    colour = "green" if points > 0.05 else "red" if points < -0.05 else "dim"
+    return f"[{colour}]{points:+.1f}[/{colour}]"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

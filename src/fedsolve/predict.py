@@ -1,0 +1,71 @@
+"""Predictions of a saved model for the samples in a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.arrays import Array
+from fedsolve.codec import write_bytes
+from fedsolve.data import catalog
+from fedsolve.data.federation import check_labels
+from fedsolve.errors import DataError
+from fedsolve.model import load_model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Class numbers, their names, scores, and the accuracy where the true labels were known."""
+
+    labels: NDArray[np.int64]
+    names: list[str]
+    scores: Array
+    accuracy: float | None
+
+
+def predict_file(model_path: Path, data_path: Path) -> Predictions:
+    """Predict the class of each sample in an .npz, .csv or .parquet file."""
+    model = load_model(model_path)
+    columns = catalog.read_columns(data_path)
+    if "x" not in columns:
+        raise DataError(f"{data_path} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
+    try:
+        scores = model.scores(columns["x"])
+    except DataError as error:
+        raise DataError(f"{data_path}: {error}") from error
+    labels = np.argmax(scores, axis=1)
+    accuracy = None
+    if "y" in columns and len(labels):
+        truth = check_labels(
+            catalog.class_numbers(columns["y"], model.task.class_names, str(data_path)), str(data_path)
+        )
+        if len(truth) != len(labels):
+            raise DataError(f"{data_path}: {len(labels)} inputs but {len(truth)} labels")
+        accuracy = float((labels == truth).mean())
+    known = model.task.class_names
+    return Predictions(labels, [known[i] if known else str(i) for i in labels], scores, accuracy)
+
+
+def write_predictions(found: Predictions, path: Path) -> None:
+    """Write a .csv (label, then a score a class) or an .npz (`label`, `scores`): whole, or not at all."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".npz"):
+        raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
+    if not path.parent.is_dir():
+        raise DataError(f"there is no folder {path.parent} to write {path.name} to")
+    if suffix == ".npz":
+        binary = io.BytesIO()
+        np.savez(binary, label=found.labels, scores=found.scores)
+        write_bytes(path, binary.getvalue())
+        return
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["label", *(f"score_{number}" for number in range(found.scores.shape[1]))])
+    for name, row in zip(found.names, found.scores.tolist(), strict=True):
+        writer.writerow([name, *row])
+    write_bytes(path, text.getvalue().encode())
