@@ -67,7 +67,9 @@ def _root(
 # Options without a value stay None, so that a --config file is overridden by what was really given.
 @app.command("run")
 def run_command(
-    method: Annotated[str | None, typer.Option(help="See `fedsolve methods`.", show_default=False)] = None,
+    method: Annotated[
+        str | None, typer.Option(help="See `fedsolve methods`. Default: fedhip.", show_default=False)
+    ] = None,
     assign: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,43 +79,56 @@ def run_command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="digits (embedded), synthetic:A,B, or a file: .npz with x and y, .csv or .parquet with a column y or label.",
+            help="digits (embedded, the default), synthetic:A,B, or a file: .npz with x and y, .csv or .parquet with "
+            "a column y or label.",
             show_default=False,
         ),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="How many clients share the data.", show_default=False)] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients share the data. Default: 20.", show_default=False)
+    ] = None,
     partition: Annotated[
         str | None,
         typer.Option(
             help="iid, dirichlet:A (small A: very different clients), classes:C, shards:S, power-law, or by-client "
-            "(the column `client` of the data).",
+            "(the column `client` of the data). Default: dirichlet:0.1.",
             show_default=False,
         ),
     ] = None,
     test: Annotated[
         str | None,
         typer.Option(
-            help="A share of each client's own data; official: the data's own test set, dealt out in the clients' class "
-            "proportions; global: all of it for every client.",
+            help="A share of each client's own data (default: 0.2); official: the data's own test set, dealt out in "
+            "the clients' class proportions; global: all of it for every client.",
             show_default=False,
         ),
     ] = None,
     min_samples: Annotated[
         int | None,
-        typer.Option(help="Clients with fewer samples get some from the largest.", show_default=False),
+        typer.Option(help="Clients with fewer samples get some from the largest. Default: 2.", show_default=False),
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="The feature map, the same for all clients.", show_default=False)
+        str | None,
+        typer.Option(help="The feature map, the same for all clients. Default: identity.", show_default=False),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides the split and all draws.", show_default=False)] = None,
-    rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides the split and all draws. Default: 0.", show_default=False)
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="For methods that take several. Default: the method's own.", show_default=False)
+    ] = None,
     participation: Annotated[
-        float | None, typer.Option(help="Share of the clients that take part in a round.", show_default=False)
+        float | None,
+        typer.Option(help="Share of the clients that take part in a round. Default: 1.", show_default=False),
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="local: all clients in this process.", show_default=False)] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="local, the default: all clients in this process.", show_default=False)
+    ] = None,
     alone: Annotated[
         bool | None,
-        typer.Option("--alone/--no-alone", help="Also train every client alone, to compare.", show_default=False),
+        typer.Option(
+            "--alone/--no-alone", help="Also train every client alone, to compare. Default: alone.", show_default=False
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -121,7 +136,9 @@ def run_command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where results and models go.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="Where results and models go. Default: runs/DATA-METHOD-SEED.", show_default=False
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the result is.")] = False,
 ) -> None:
@@ -331,8 +348,10 @@ def _show(result: Result, saved: Path) -> None:
         f"{seconds.total:.2f} s"
     )
     example = next(iter(result.models), None)
-    console.print(f"saved in [bold]{saved}[/bold]: result.json, state.safetensors, models/ ({len(result.models)} personal"
-                  f"{', 1 global' if result.shared else ''})")  # fmt: skip
+    files = (
+        f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
+    )
+    console.print(f"saved in [bold]{saved}[/bold]: {files}", soft_wrap=True)
     if example:
         console.print(f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE", soft_wrap=True)
 
