@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from fedsolve.moments import Moments as Moments
     from fedsolve.result import Result as Result
     from fedsolve.runtime.inprocess import run as run
-    from fedsolve.solve import Solution as Solution
-    from fedsolve.solve import solve as solve
+    from fedsolve.solver import Solution as Solution
+    from fedsolve.solver import solve as solve
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ _HOMES = {
     "fedsolve.moments": ("Moments",),
     "fedsolve.result": ("Result",),
     "fedsolve.runtime.inprocess": ("run",),
-    "fedsolve.solve": ("Solution", "solve"),
+    "fedsolve.solver": ("Solution", "solve"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

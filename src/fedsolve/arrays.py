@@ -6,6 +6,7 @@ Arrays are values: nobody writes to a mapping or an array that was handed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -66,7 +67,7 @@ def check(arrays: Arrays, source: str) -> None:
 def finite(array: Array) -> bool:
     """Whether all values are finite, in one fast pass: a sum is finite unless a value is not, or it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
+        return math.isfinite(array.sum()) or bool(np.isfinite(array).all())
 
 
 def _matching(left: Arrays, right: Arrays) -> None:

@@ -356,8 +356,8 @@ class _Spy(_Wrapped):
 
 
 class _Backwards(InProcess):
-    def ask(self, requests: Any) -> Any:
-        yield from reversed(list(super().ask(requests)))
+    def ask(self, requests: Any, inbox: Any, tick: Any) -> None:
+        super().ask(reversed(list(requests)), inbox, tick)
 
 
 class _ReadOnly(dict[str, Any]):

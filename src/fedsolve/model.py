@@ -41,7 +41,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file that `load_model` reads."""
-        codec.write(Path(path), self.arrays, self.metadata())
+        codec.write_file(Path(path), self.arrays, self.metadata())
 
     def metadata(self) -> dict[str, str]:
         """Everything beside the arrays that predicting takes, as texts."""
@@ -60,7 +60,7 @@ class Model:
 
 def load_model(path: str | Path) -> Model:
     """The model in a file, checked."""
-    arrays, metadata = codec.read(Path(path))
+    arrays, metadata = codec.read_file(Path(path))
     if metadata.get("fedsolve") != FORMAT:
         found = metadata.get("fedsolve", "none")
         raise DataError(f"{path} is not a fedsolve model of format {FORMAT}; it says {found!r}")

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import blas, lapack
 from scipy.sparse import csr_array
 
+from fedsolve import blas
 from fedsolve.arrays import Array, Arrays, Float, finite
 from fedsolve.errors import DataError
 
@@ -28,13 +28,13 @@ BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about
 class Moments:
     """Sums over samples with features f (a row of F) and targets y (a row of Y)."""
 
-    triangle: Float  # F'F, row by row from the diagonal on: m (m + 1) / 2 numbers, the order of np.triu_indices
+    triangle: Float  # F'F, packed: m (m + 1) / 2 numbers in the order of `blas.pack`
     cross: Float  # F'Y, features x targets
     count: int  # samples
     space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
 
     def __post_init__(self) -> None:
-        size = self.features * (self.features + 1) // 2
+        size = blas.packed_size(self.features)
         if self.cross.ndim != 2 or self.triangle.shape != (size,):
             raise DataError(
                 f"moments of {self.features} features need {size} numbers for F'F; got shape {self.triangle.shape}"
@@ -62,18 +62,16 @@ class Moments:
 
     def lower(self) -> Float:
         """F'F in a new Fortran-ordered matrix whose lower triangle is filled and whose upper one is zero."""
-        gram: Float = lapack.dtpttr(self.features, self.triangle, uplo="L")[0]
-        return gram
+        return blas.unpack(self.triangle, self.features)
 
     def diagonal(self) -> Float:
         """The diagonal of F'F: the sum of squares of each feature."""
-        return self.triangle[_diagonal(self.features)]
+        return self.triangle[blas.packed_diagonal(self.features)]
 
     @classmethod
     def zero(cls, features: int, targets: int, space: int = 0) -> Moments:
         """The neutral element: no samples."""
-        size = features * (features + 1) // 2
-        return cls(np.zeros(size), np.zeros((features, targets)), 0, space)
+        return cls(np.zeros(blas.packed_size(features)), np.zeros((features, targets)), 0, space)
 
     @classmethod
     def of(
@@ -102,23 +100,22 @@ class Moments:
         else:
             width = targets.shape[1]
         features = rows.shape[1] + intercept
-        gram = np.empty((features, features), order="F")
-        cross = np.zeros((width, features))  # Y'F: contiguous sums of rows
+        triangle = np.empty(blas.packed_size(features))
+        cross: Float | None = None  # Y'F: sums of contiguous rows
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
             step = max(1, len(rows))  # nothing to convert, so nothing to bound
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(rows), step):
                 block = _block(rows[start : start + step], intercept)
-                # beta=0 writes over what is there. The lower triangle in Fortran order is the upper one in C order.
-                gram = blas.dsyrk(1.0, block.T, beta=float(start > 0), c=gram, lower=1, overwrite_c=1)
-                cross += _cross(block, targets[start : start + step], width)
-        if not len(rows):
+                blas.gram(block, triangle, add=start > 0)
+                part = _cross(block, targets[start : start + step], width)
+                cross = part if cross is None else cross + part
+        if cross is None:
             return cls.zero(features, width, space)
-        triangle, _ = lapack.dtrttp(gram, uplo="L")
-        moments = cls(triangle, np.ascontiguousarray(cross.T), len(rows), space)
+        moments = cls(triangle, cross.T, len(rows), space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
-        if not (finite(moments.diagonal()) and finite(cross)):
+        if not (finite(moments.diagonal()) and (targets.ndim == 1 or finite(cross))):
             raise DataError(_not_finite(rows))
         return moments
 
@@ -130,7 +127,7 @@ class Moments:
             raise DataError(f"F'F must be square; got shape {gram.shape}")
         if not np.allclose(gram, gram.T, rtol=1e-12, atol=1e-12 * float(np.abs(gram).max(initial=0.0))):
             raise DataError("F'F must be symmetric; the two triangles differ")
-        return cls(gram[np.triu_indices(len(gram))], np.asarray(cross, dtype=np.float64), count, space)
+        return cls(blas.pack(gram), np.asarray(cross, dtype=np.float64), count, space)
 
     def __add__(self, other: Moments) -> Moments:
         self._same_space(other)
@@ -159,12 +156,6 @@ class Moments:
                 f"moments of different spaces do not add: {self.features} features, {self.targets} targets, "
                 f"space {self.space:x} against {other.features}, {other.targets}, {other.space:x}"
             )
-
-
-def _diagonal(features: int) -> NDArray[np.int64]:
-    """Where the diagonal stands in the packed triangle: row i starts after i rows of lengths m, m - 1, ..."""
-    index = np.arange(features)
-    return index * features - index * (index - 1) // 2
 
 
 def _block(rows: Array, intercept: bool) -> Float:

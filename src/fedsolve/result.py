@@ -172,7 +172,7 @@ class Result:
                 model.save(temporary / "models" / f"{name}.safetensors")
             if self.shared is not None:
                 self.shared.save(temporary / "models" / "global.safetensors")
-            codec.write(temporary / "state.safetensors", self.state)
+            codec.write_file(temporary / "state.safetensors", self.state)
             text = json.dumps(self.json(), indent=1, allow_nan=False)
             codec.write_bytes(temporary / "result.json", text.encode() + b"\n")
             temporary.chmod(0o777 & ~codec.umask())
@@ -201,7 +201,7 @@ class Result:
                 accuracies = (c["accuracy"], c.get("global"), c.get("alone"))
                 clients[name] = ClientResult(c["train"], c["test"], *accuracies, c.get("chosen", {}))
             history = tuple(Round(**{**line, "missing": tuple(line["missing"])}) for line in found["history"])
-            state, _ = codec.read(folder / "state.safetensors")
+            state, _ = codec.read_file(folder / "state.safetensors")
             shared = folder / "models" / "global.safetensors"
             return cls(
                 method=found["method"],

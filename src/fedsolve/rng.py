@@ -17,4 +17,4 @@ def derive(seed: int, *path: str | int) -> np.random.Generator:
     for part in (seed, *path):
         text = f"{type(part).__name__}:{part}".encode()
         digest.update(len(text).to_bytes(8, "little") + text)
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest.digest(), "little")))
+    return np.random.Generator(np.random.PCG64(np.frombuffer(digest.digest(), dtype="<u4")))

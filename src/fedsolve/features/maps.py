@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 from fedsolve.arrays import Array
@@ -13,6 +14,10 @@ from fedsolve.errors import unknown
 @runtime_checkable
 class FeatureMap(Protocol):
     """A fixed function of the inputs. `str()` of it is its specification: `parse` gives it back."""
+
+    def __hash__(self) -> int:
+        """Feature maps are values."""
+        ...
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the features of one sample, given the shape of its input."""
@@ -46,6 +51,7 @@ def parse(text: str) -> FeatureMap:
     raise unknown("feature map", text, ["identity"])
 
 
+@cache
 def space(features: FeatureMap, inputs: tuple[int, ...]) -> int:
     """The identity of a feature space, 63 bits: of the map and of the inputs it is applied to."""
     text = f"{features} of {inputs}".encode()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
 from fedsolve.moments import Moments
-from fedsolve.solve import RidgePath, Solution, left_out
+from fedsolve.solver import RidgePath, Solution, left_out
 
 RIDGES = tuple(10.0**power for power in range(-5, 3))  # times the mean square of the features: what auto chooses from
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small

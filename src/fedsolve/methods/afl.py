@@ -18,7 +18,7 @@ from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
-from fedsolve.solve import solve
+from fedsolve.solver import solve
 
 
 @dataclass(frozen=True)

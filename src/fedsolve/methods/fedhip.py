@@ -22,7 +22,7 @@ from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
-from fedsolve.solve import RidgePath, left_out, solve, whiten
+from fedsolve.solver import RidgePath, left_out, solve, whiten
 
 ALPHAS = (0.0, *np.geomspace(0.3, 1000.0, 15).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept")

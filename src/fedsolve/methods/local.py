@@ -12,7 +12,7 @@ from fedsolve.arrays import Array, Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _ridge
-from fedsolve.solve import solve
+from fedsolve.solver import solve
 
 
 @dataclass(frozen=True)

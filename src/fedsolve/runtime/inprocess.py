@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 
 from threadpoolctl import threadpool_limits
 
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, take
+from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
-from fedsolve.runtime.loop import Failure, Progress, Request, drive, handle
+from fedsolve.runtime.loop import Inbox, Progress, Request, Tick, drive, handle
 
+BATCHES = 64  # clients are asked in about this many batches, if there are that many
+LARGEST_BATCH = 16
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
 
 
@@ -30,7 +34,7 @@ class InProcess:
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or len(os.sched_getaffinity(0))
         self._memory: dict[str, Arrays] = {}
-        self._last: tuple[bytes, Request] | None = None
+        self._last: tuple[Bytes, Request] | None = None
 
     def clients(self) -> Sequence[str]:
         """Everybody but the absent."""
@@ -40,35 +44,52 @@ class InProcess:
         """The model that a client keeps."""
         return take("model", self._memory[name])
 
-    def ask(self, requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
-        """Answers in the order of the requests, so that sums have the same bits whatever the number of workers."""
+    def ask(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick) -> None:
+        """Ask clients in batches, side by side.
+
+        Batches depend on the number of clients alone and merge in order, so that sums have the same bits whatever the
+        number of workers.
+        """
+        tasks = ((name, self._read(data)) for name, data in requests)
+        done = 0
         if len(self._present) < FEW_CLIENTS:
-            for name, data in requests:
-                yield name, self._handle(name, self._read(data))
+            for task in tasks:
+                inbox.merge(self._gather([task], inbox.empty()))
+                tick(done := done + 1)
             return
-        window = 2 * self._workers
-        waiting: deque[tuple[str, Future[bytes]]] = deque()
+        size = max(1, min(LARGEST_BATCH, len(self._present) // BATCHES))
+        waiting: deque[tuple[int, Future[Inbox]]] = deque()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fedsolve-client")
+
+        def take_first() -> None:
+            nonlocal done
+            count, future = waiting.popleft()
+            inbox.merge(future.result())
+            tick(done := done + count)
+
         try:
             with threadpool_limits(1, user_api="blas"):
-                for name, data in requests:
-                    waiting.append((name, pool.submit(self._handle, name, self._read(data))))
-                    if len(waiting) == window:
-                        first, future = waiting.popleft()
-                        yield first, future.result()
+                while batch := list(islice(tasks, size)):
+                    waiting.append((len(batch), pool.submit(self._gather, batch, inbox.empty())))
+                    if len(waiting) > 2 * self._workers:
+                        take_first()
                 while waiting:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
+                    take_first()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, data: bytes) -> Request:
+    def _gather(self, batch: Sequence[tuple[str, Request]], inbox: Inbox) -> Inbox:
+        for name, request in batch:
+            inbox.put(name, self._handle(name, request))
+        return inbox
+
+    def _read(self, data: Bytes) -> Request:
         """Decoded once for all clients that are sent the same bytes; decoded arrays are read-only."""
         if self._last is None or self._last[0] is not data:
             self._last = (data, Request.read(data))
         return self._last[1]
 
-    def _handle(self, name: str, request: Request) -> bytes:
+    def _handle(self, name: str, request: Request) -> Bytes:
         client = self._federation.clients[name]
         memory = self._memory.get(name)
         try:

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, TypeVar, cast
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays
-from fedsolve.codec import decode, encode, metadata_of
+from fedsolve.codec import Bytes, decode, encode, read
 from fedsolve.data.federation import Client, Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Fold, Method
 from fedsolve.result import ClientResult, Round
 from fedsolve.rng import derive
 
-_T = TypeVar("_T")
 Kind: TypeAlias = Literal["update", "evaluate"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+Tick: TypeAlias = Callable[[int], None]  # how many are done
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,34 @@ class Failure:
     reason: str
 
 
+class Inbox(Protocol):
+    """Takes answers as they come. Inboxes merge, so that a transport may gather answers in several places at once."""
+
+    def empty(self) -> Inbox:
+        """A new inbox of the same kind."""
+        ...
+
+    def put(self, client: str, answer: Bytes | Failure) -> None:
+        """Take the answer of a client, or note that there is none."""
+        ...
+
+    def merge(self, other: Inbox) -> None:
+        """Take over all that another inbox of the same kind holds."""
+        ...
+
+
 class Transport(Protocol):
-    """Carries bytes to named clients and brings their answers, in any order."""
+    """Carries bytes to named clients and puts what they answer into an inbox."""
 
     def clients(self) -> Sequence[str]:
         """The clients that are there now."""
         ...
 
-    def ask(self, requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
-        """An answer for each request. Requests are drawn as they are sent, not all at once."""
+    def ask(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick) -> None:
+        """Put an answer to each request into the inbox, and call `tick` with how many are in it now and then.
+
+        Requests are drawn as they are sent, not all at once, and answers are not kept.
+        """
         ...
 
 
@@ -58,23 +77,23 @@ class Request:
     space: int
     message: Arrays
 
-    def write(self) -> bytes:
+    def write(self) -> Bytes:
         """As bytes."""
         head = {"kind": self.kind, "round": str(self.round), "seed": str(self.seed), "space": f"{self.space:x}"}
         return encode(self.message, head)
 
     @classmethod
-    def read(cls, data: bytes) -> Request:
+    def read(cls, data: Bytes) -> Request:
         """From bytes."""
-        head = metadata_of(data, "request")
+        message, head = read(data, "request")
         try:
             kind = cast("Kind", head["kind"])
-            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), decode(data, "request"))
+            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), message)
         except (KeyError, ValueError) as error:
             raise DataError(f"request without a proper head: {error}") from error
 
 
-def handle(method: Method, task: Task, client: Client, memory: Arrays | None, request: Request) -> tuple[Arrays, bytes]:
+def handle(method: Method, task: Task, client: Client, memory: Arrays | None, request: Request) -> tuple[Arrays, Bytes]:
     """What a client does with a request: its new memory, and its answer.
 
     The memory holds the method's private state under "private" and the client's model under "model"; it stays
@@ -154,42 +173,31 @@ def drive(
     for number in range(1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
-        asked = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
+        plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update")
-        replies = _Replies(asked.fold, task.space)
-        for name, answer in clock.during("clients", transport.ask(post.requests(asked.clients))):
-            try:
-                if isinstance(answer, Failure):
-                    raise DataError(answer.reason)
-                replies.add(name, answer)
-            except DataError as error:
-                if not tolerate:
-                    raise DataError(f"client {name!r}: {error}") from error
-            if progress:
-                progress(f"round {number}: clients answering", replies.count, len(asked.clients))
-        if not replies.count:
-            raise DataError(f"no client answered in round {number}; nothing to aggregate")
+        replies = Replies(plan.fold, task.space, tolerate)
+        clock.lap("server")
+        tick = _ticker(progress, number, "clients answering", plan.clients)
+        transport.ask(post.requests(plan.clients), replies, tick)
+        clock.lap("clients")
+        if not replies.answered:
+            reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
+            raise DataError(f"no client answered in round {number}" + (f" ({reasons})" if reasons else ""))
         state = method.aggregate(state, replies.folded())
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate")
-        results = {}
-        for name, answer in clock.during("evaluate", transport.ask(final.requests(transport.clients()))):
-            if isinstance(answer, bytes):
-                results[name] = _read_tally(decode(answer, f"figures of {name!r}"))
-            elif not tolerate:
-                raise DataError(f"client {name!r}: {answer.reason}")
-            if progress:
-                progress(f"round {number}: personal models", len(results), len(present))
+        tallies = Tallies(tolerate)
+        transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
+        results = tallies.clients
         clock.lap("evaluate")
-        last = number == method.rounds
         accuracies = [c.accuracy for c in results.values() if c.accuracy is not None]
         history.append(
             Round(
                 round=number,
                 accuracy=float(np.mean(accuracies)) if accuracies else None,
                 bytes_up=replies.received,
-                bytes_down=post.sent + (final.sent if last else 0),
+                bytes_down=post.sent + (final.sent if number == method.rounds else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
             )
@@ -197,6 +205,14 @@ def drive(
     shared = method.shared(method.message(state, ""))
     ordered = {name: results[name] for name in sorted(results)}
     return Outcome(state, shared, ordered, tuple(history), clock.seconds)
+
+
+def _ticker(progress: Progress | None, number: int, what: str, clients: Sequence[str]) -> Tick:
+    def tick(done: int) -> None:
+        if progress:
+            progress(f"round {number}: {what}", done, len(clients))
+
+    return tick
 
 
 def _draw(clients: Sequence[str], share: float, rng: np.random.Generator) -> list[str]:
@@ -220,9 +236,9 @@ class _Post:
     kind: Kind
     sent: int = 0  # bytes
 
-    def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         last: Arrays = {}
-        data = b""
+        data: Bytes = b""
         for client in clients:
             message = self.method.message(self.state, client)
             repeated = data and message.keys() == last.keys() and all(message[n] is last[n] for n in message)
@@ -233,37 +249,85 @@ class _Post:
             yield client, data
 
 
-@dataclass(slots=True)
-class _Replies:
-    """Replies, checked and folded as they come."""
+class Replies:
+    """Replies to an update, checked and folded as they come. Associative: merging folds like putting.
 
-    fold: Fold
-    space: int
-    received: int = 0  # bytes
-    answered: set[str] = field(default_factory=set)
-    _sums: dict[str, dict[str, Array]] = field(default_factory=dict)
+    Where a bad reply stops the run anyway, sums are checked and not every addend: half the memory traffic.
+    """
 
-    @property
-    def count(self) -> int:
-        return len(self.answered)
+    def __init__(self, fold: Fold, space: int, tolerate: bool) -> None:
+        self.answered: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.received = 0  # bytes
+        self._fold, self._space, self._tolerate = fold, space, tolerate
+        self._sums: dict[str, dict[str, Array]] = {}
 
-    def add(self, client: str, data: bytes) -> None:
-        space = metadata_of(data).get("space", "")
-        if space != f"{self.space:x}":
-            raise DataError(
-                f"its statistics are of another feature space ({space or 'none given'}, not {self.space:x})"
-            )
-        reply = decode(data, "its reply")
-        named.check(reply, "its reply")
-        key = "" if self.fold == "sum" else client if self.fold == "collect" else self.fold[client]
-        self._sums[key] = named.accumulate(self._sums.get(key), reply)
-        self.received += len(data) if reply else 0
-        self.answered.add(client)
+    def empty(self) -> Replies:
+        """A new one."""
+        return Replies(self._fold, self._space, self._tolerate)
+
+    def put(self, client: str, answer: Bytes | Failure) -> None:
+        """Check a reply and add it to its sum."""
+        try:
+            if isinstance(answer, Failure):
+                raise DataError(answer.reason)
+            reply, head = read(answer, "its reply")
+            if head.get("space") != f"{self._space:x}":
+                raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
+            if self._tolerate:  # to leave it out, it must be looked at before it is added
+                named.check(reply, "its reply")
+            key = "" if self._fold == "sum" else client if self._fold == "collect" else self._fold[client]
+            self._sums[key] = named.accumulate(self._sums.get(key), reply)
+        except DataError as error:
+            if not self._tolerate:
+                raise DataError(f"client {client!r}: {error}") from error
+            self.failed[client] = str(error)
+        else:
+            self.received += len(answer) if reply else 0  # an empty reply carries nothing of the method's
+            self.answered.add(client)
+
+    def merge(self, other: Inbox) -> None:
+        """Add the sums of another inbox, which is used up."""
+        if not isinstance(other, Replies):
+            raise TypeError(f"cannot merge {type(other).__name__} into Replies")
+        for key, part in other._sums.items():
+            if not self._tolerate:
+                named.check(part, f"reply of {' or '.join(sorted(other.answered))}")
+            self._sums[key] = named.accumulate(self._sums[key], part) if key in self._sums else part
+        self.answered |= other.answered
+        self.failed |= other.failed
+        self.received += other.received
 
     def folded(self) -> dict[str, Array]:
-        if self.fold == "sum":
+        """What `aggregate` is given."""
+        if self._fold == "sum":
             return self._sums.get("", {})
-        return {name: array for key, reply in self._sums.items() for name, array in named.under(key, reply).items()}
+        return {name: array for key in sorted(self._sums) for name, array in named.under(key, self._sums[key]).items()}
+
+
+class Tallies:
+    """Figures of the clients, by name."""
+
+    def __init__(self, tolerate: bool) -> None:
+        self.clients: dict[str, ClientResult] = {}
+        self._tolerate = tolerate
+
+    def empty(self) -> Tallies:
+        """A new one."""
+        return Tallies(self._tolerate)
+
+    def put(self, client: str, answer: Bytes | Failure) -> None:
+        """Read the figures of a client."""
+        if not isinstance(answer, Failure):
+            self.clients[client] = _read_tally(decode(answer, f"figures of {client!r}"))
+        elif not self._tolerate:
+            raise DataError(f"client {client!r}: {answer.reason}")
+
+    def merge(self, other: Inbox) -> None:
+        """Take over the figures of another inbox."""
+        if not isinstance(other, Tallies):
+            raise TypeError(f"cannot merge {type(other).__name__} into Tallies")
+        self.clients |= other.clients
 
 
 def _read_tally(tally: Arrays) -> ClientResult:
@@ -288,12 +352,3 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[what] += now - self._last
         self._last = now
-
-    def during(self, what: str, items: Iterable[_T]) -> Iterator[_T]:
-        """Book the time it takes to get each item; the time spent on it is the server's."""
-        self.lap("server")
-        for item in items:
-            self.lap(what)
-            yield item
-            self.lap("server")
-        self.lap(what)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
-from scipy.linalg import blas, lapack
 
+from fedsolve import blas
 from fedsolve.arrays import Float
 from fedsolve.errors import DataError, ParameterError, SingularError, unknown
 from fedsolve.moments import Moments
@@ -61,7 +60,7 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
             "solution of minimum norm"
         )
     scaled, rcond, rank = found or _minimum_norm(lower, right, scale, moments.count)
-    misfit = blas.dsymm(1.0, lower, scaled, lower=1) - right
+    misfit = blas.symmetric_product(lower, scaled) - right
     weights = np.ascontiguousarray(scaled * scale[:, None])
     norm = float(np.linalg.norm(right))
     return Solution(
@@ -94,22 +93,11 @@ def _unit_diagonal(lower: Float) -> Float:
 
 def _cholesky(lower: Float, right: Float) -> tuple[Float, float, int] | None:
     """Solution, rcond and rank; None where the matrix is singular to working precision."""
-    factor, info = lapack.dpotrf(lower, lower=1, clean=0)
-    if info != 0:
+    factor = blas.cholesky(lower)
+    rcond = 0.0 if factor is None else blas.rcond(lower, factor)
+    if factor is None or not rcond > _singular(lower):
         return None
-    rcond = _rcond(lower, factor)
-    if not rcond > _singular(lower):
-        return None
-    solution, _ = lapack.dpotrs(factor, right, lower=1)
-    return solution, rcond, len(lower)
-
-
-def _rcond(lower: Float, factor: Float) -> float:
-    """Reciprocal condition number (1-norm, LAPACK's estimate) of a matrix with its Cholesky factor."""
-    magnitude = np.abs(lower)
-    norm = float((magnitude.sum(0) + magnitude.sum(1) - np.diagonal(magnitude)).max())  # one triangle is filled
-    rcond, _ = lapack.dpocon(factor, norm, uplo="L")
-    return float(rcond)
+    return blas.cholesky_solve(factor, right), rcond, len(lower)
 
 
 def _singular(lower: Float) -> float:
@@ -124,14 +112,14 @@ def _minimum_norm(lower: Float, right: Float, scale: Float, count: int) -> tuple
     null space of H is D times that of S, and taking that part out of the solution leaves the shortest one.
     """
     used = np.flatnonzero(scale)
-    values, vectors = linalg.eigh(lower[np.ix_(used, used)], lower=True, overwrite_a=True, check_finite=False)
+    values, vectors = np.linalg.eigh(lower[np.ix_(used, used)], "L")
     # Rounding in sums over n samples leaves about sqrt(n) eps where a zero eigenvalue should be.
     cut = _EPS * max(len(used), np.sqrt(count)) * values[-1] if len(used) else 0.0
     kept = values > cut
     range_, null = vectors[:, kept], vectors[:, ~kept]
     solution = range_ @ ((range_.T @ right[used]) / values[kept, None])
     if null.shape[1]:
-        basis, _ = linalg.qr(null * scale[used, None], mode="economic", overwrite_a=True, check_finite=False)
+        basis, _ = np.linalg.qr(null * scale[used, None])
         weights = solution * scale[used, None]
         solution = (weights - basis @ (basis.T @ weights)) / scale[used, None]
     full = np.zeros_like(right)
@@ -160,9 +148,9 @@ class RidgePath:
         if intercept:
             design, targets = design - design.mean(0), targets - targets.mean(0)
         if count <= design.shape[1]:
-            squares, basis = linalg.eigh(design @ design.T, overwrite_a=True, check_finite=False)
+            squares, basis = np.linalg.eigh(design @ design.T)
         else:
-            squares, right = linalg.eigh(design.T @ design, overwrite_a=True, check_finite=False)
+            squares, right = np.linalg.eigh(design.T @ design)
             basis = design @ right
         kept = squares > _EPS * max(design.shape) * squares[-1]
         squares, basis = squares[kept], basis[:, kept]
@@ -203,10 +191,10 @@ def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = Fal
     lower[penalised, penalised] += ridge
     scale = _unit_diagonal(lower)
     scaled = rows * scale
-    factor, info = lapack.dpotrf(lower, lower=1, clean=0)
-    if info == 0 and _rcond(lower, factor) > _singular(lower):
-        return linalg.solve_triangular(factor, scaled.T, lower=True, check_finite=False).T
-    values, vectors = linalg.eigh(lower, lower=True, overwrite_a=True, check_finite=False)
+    factor = blas.cholesky(lower)
+    if factor is not None and blas.rcond(lower, factor) > _singular(lower):
+        return blas.lower_solve(factor, scaled.T).T
+    values, vectors = np.linalg.eigh(lower, "L")
     kept = values > _EPS * max(len(lower), np.sqrt(moments.count)) * values[-1]
     whitened: Float = scaled @ (vectors[:, kept] / np.sqrt(values[kept]))
     return whitened

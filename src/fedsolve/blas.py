@@ -1,0 +1,143 @@
+"""The few BLAS and LAPACK routines that the statistics and solves need, called so that clients run side by side.
+
+SciPy's Python wrappers hold the interpreter lock for as long as a routine runs, so threads would take turns. SciPy
+also exports the bare functions, for Cython; called through ctypes they run without the lock. Same library, same
+results, same limits on its threads. Matrices are float64 in Fortran order, symmetric ones as their lower triangle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cython_blas, cython_lapack
+
+from fedsolve.arrays import Float
+
+
+def gram(rows: Float, out: Float, *, add: bool) -> None:
+    """`rows' rows` (rows in C order), as a packed triangle, into or onto `out`."""
+    count, width = rows.shape
+    # C-ordered rows are the Fortran-ordered matrix rows', so this is (rows') (rows')' without a copy.
+    _routine("dsfrk")(b"N", b"L", b"N", width, count, 1.0, rows, max(1, width), float(add), out)
+
+
+def packed_size(size: int) -> int:
+    """How many numbers the triangle of a symmetric matrix holds."""
+    return size * (size + 1) // 2
+
+
+def pack(lower: Float) -> Float:
+    """The lower triangle of a matrix in LAPACK's rectangular full packed format (TRANSR = N, UPLO = L).
+
+    As small as a row-by-row triangle; but it consists of rectangles, so that products are added to it at full speed.
+    """
+    size = len(lower)
+    triangle = np.empty(packed_size(size))
+    _routine("dtrttf")(b"N", b"L", size, np.asfortranarray(lower), max(1, size), triangle, 0)
+    return triangle
+
+
+def unpack(triangle: Float, size: int) -> Float:
+    """The inverse of `pack`: a lower triangle, with zeros above."""
+    lower = np.zeros((size, size), order="F")
+    _routine("dtfttr")(b"N", b"L", size, np.ascontiguousarray(triangle), lower, max(1, size), 0)
+    return lower
+
+
+def packed_diagonal(size: int) -> NDArray[np.int64]:
+    """Where the diagonal stands in a packed triangle.
+
+    The format holds the first half of the columns as they are and the rest transposed beside them, in a
+    rectangle of size + 1 rows (size even) or size rows (odd).
+    """
+    half, odd = (size + 1) // 2, size % 2
+    rows = size + 1 - odd
+    first, second = np.arange(half), np.arange(size - half)
+    return np.concatenate([first * (rows + 1) + 1 - odd, second * (rows + 1) + odd * rows])
+
+
+def cholesky(lower: Float) -> Float | None:
+    """The factor L with L L' = the matrix, in the lower triangle of a new matrix; None if a pivot is not positive."""
+    factor = lower.copy(order="F")
+    size, info = len(lower), ctypes.c_int(0)
+    _routine("dpotrf")(b"L", size, factor, max(1, size), info)
+    return factor if info.value == 0 else None
+
+
+def rcond(lower: Float, factor: Float) -> float:
+    """LAPACK's estimate of the reciprocal condition number (1-norm) of a matrix, given its factor."""
+    size = len(lower)
+    magnitude = np.abs(np.tril(lower))
+    norm = float((magnitude.sum(0) + magnitude.sum(1) - np.diagonal(magnitude)).max())
+    result = ctypes.c_double(0.0)
+    work, integers = np.empty(3 * size), np.empty(size, dtype=np.int64)
+    _routine("dpocon")(b"L", size, factor, max(1, size), norm, result, work, integers, 0)
+    return result.value
+
+
+def cholesky_solve(factor: Float, right: Float) -> Float:
+    """The solution X of L L' X = right."""
+    solution = np.array(right, order="F")
+    size, columns = solution.shape
+    _routine("dpotrs")(b"L", size, columns, factor, max(1, size), solution, max(1, size), 0)
+    return solution
+
+
+def lower_solve(factor: Float, right: Float) -> Float:
+    """The solution X of L X = right."""
+    solution = np.array(right, order="F")
+    size, columns = solution.shape
+    _routine("dtrsm")(b"L", b"L", b"N", b"N", size, columns, 1.0, factor, max(1, size), solution, max(1, size))
+    return solution
+
+
+def symmetric_product(lower: Float, right: Float) -> Float:
+    """The symmetric matrix times `right`."""
+    size, columns = right.shape
+    product, given = np.empty((size, columns), order="F"), np.asfortranarray(right)
+    _routine("dsymm")(
+        b"L", b"L", size, columns, 1.0, lower, max(1, size), given, max(1, size), 0.0, product, max(1, size)
+    )
+    return product
+
+
+@cache
+def _routine(name: str) -> Callable[..., None]:
+    """A routine by name, taking plain values: texts, integers, floats and arrays, all passed by address."""
+    library = cython_blas if name in cython_blas.__pyx_capi__ else cython_lapack
+    capsule = library.__pyx_capi__[name]
+    signature = _signature(capsule).decode()
+    kinds = re.sub(r"^void \((.*)\)$", r"\1", signature).replace(" *", "").split(", ")
+    # The signature travels with the pointer, so an interface with other integers is noticed and not guessed at.
+    if not all(kind in ("char", "int") or kind.endswith("_d") for kind in kinds):
+        raise ImportError(f"SciPy's {name} has an interface that fedsolve does not know: {signature}")
+    function = ctypes.CFUNCTYPE(None)(_pointer(capsule, _signature(capsule)))
+
+    def call(*values: Any) -> None:
+        if len(values) != len(kinds):
+            raise TypeError(f"{name} takes {len(kinds)} values; got {len(values)}")
+        function(*(_address(value, kind) for value, kind in zip(values, kinds, strict=True)))
+
+    return call
+
+
+def _address(value: Any, kind: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, bytes):
+        return ctypes.c_char_p(value)
+    if isinstance(value, (ctypes.c_int, ctypes.c_double)):
+        return ctypes.byref(value)
+    return ctypes.byref(ctypes.c_int(value) if kind == "int" else ctypes.c_double(value))
+
+
+_signature = ctypes.pythonapi.PyCapsule_GetName
+_signature.restype, _signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -1,0 +1,47 @@
+"""Fixtures: small random federations, and the real data where it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import fedsolve as fs
+
+settings.register_profile("default", deadline=None, max_examples=40)
+settings.load_profile("default")
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def real_data() -> ModuleType:
+    """The loaders of the real data, from $FEDSOLVE_DATA or ../shared/data beside the project."""
+    folder = Path(os.environ.get("FEDSOLVE_DATA", ROOT.parent / "shared" / "data"))
+    path = folder / "loaders.py"
+    if not path.is_file():
+        pytest.skip(f"no real data: set FEDSOLVE_DATA to a folder with loaders.py (looked at {folder})")
+    spec = importlib.util.spec_from_file_location("loaders", path)
+    if spec is None or spec.loader is None:
+        pytest.skip(f"cannot import {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pooled(federation: fs.Federation) -> tuple[Any, Any]:
+    """All training data of a federation in one place, targets one-hot."""
+    x = np.concatenate([c.train.inputs.reshape(len(c.train), -1) for c in federation.clients.values()])
+    y = np.concatenate([c.train.labels for c in federation.clients.values()])
+    return x.astype(np.float64), np.eye(federation.task.classes)[y]
+
+
+def relative(found: Any, wanted: Any) -> float:
+    """Relative distance of two matrices."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from scipy.linalg import lapack
+from threadpoolctl import threadpool_limits
+
+from fedsolve import blas
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 31, 32])
+def test_packing_against_scipy(size: int) -> None:
+    full = np.random.default_rng(size).normal(size=(size, size))
+    full = full + full.T
+    triangle = blas.pack(full)
+    np.testing.assert_array_equal(triangle, lapack.dtrttf(full, transr="N", uplo="L")[0])
+    np.testing.assert_array_equal(blas.unpack(triangle, size), np.tril(full))
+    np.testing.assert_array_equal(triangle[blas.packed_diagonal(size)], np.diagonal(full))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (5, 3), (3, 8), (20, 9)])
+def test_gram_adds_or_writes_over(shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(0).normal(size=shape)
+    out = np.full(blas.packed_size(shape[1]), 7.0)
+    blas.gram(rows, out, add=True)
+    np.testing.assert_allclose(blas.unpack(out, shape[1]), np.tril(rows.T @ rows + 7.0), atol=1e-12)
+    blas.gram(rows, out, add=False)
+    np.testing.assert_allclose(blas.unpack(out, shape[1]), np.tril(rows.T @ rows), atol=1e-12)
+
+
+def test_factor_and_solves_against_numpy() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(30, 6))
+    full, right = a.T @ a, rng.normal(size=(6, 2))
+    lower = np.asfortranarray(np.tril(full))
+    factor = blas.cholesky(lower)
+    assert factor is not None
+    np.testing.assert_allclose(np.tril(factor), np.linalg.cholesky(full), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(blas.cholesky_solve(factor, right), np.linalg.solve(full, right), rtol=1e-10)
+    np.testing.assert_allclose(np.tril(factor) @ blas.lower_solve(factor, right), right, rtol=1e-10)
+    np.testing.assert_allclose(blas.symmetric_product(lower, right), full @ right, rtol=1e-12)
+    exact = 1.0 / (np.linalg.norm(full, 1) * np.linalg.norm(np.linalg.solve(full, np.eye(6)), 1))
+    assert exact <= blas.rcond(lower, factor) <= 10 * exact
+    np.testing.assert_array_equal(lower, np.tril(full))  # nothing was written to
+
+
+def test_cholesky_of_an_indefinite_matrix_is_none() -> None:
+    assert blas.cholesky(np.asfortranarray(np.diag([1.0, -1.0]))) is None
+
+
+def test_other_threads_run_meanwhile() -> None:
+    """SciPy's own wrapper would hold the interpreter for the whole product."""
+    rows = np.random.default_rng(0).normal(size=(20_000, 400))
+    out = np.empty(blas.packed_size(400))
+    with threadpool_limits(1, user_api="blas"):
+        worker = threading.Thread(target=blas.gram, args=(rows, out), kwargs={"add": False})
+        started = time.perf_counter()
+        worker.start()
+        turns = 0
+        while worker.is_alive():
+            turns += 1
+            time.sleep(0.0005)
+        assert time.perf_counter() - started > 0.005  # long enough to tell
+    assert turns > 5
