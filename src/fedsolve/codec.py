@@ -12,7 +12,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,14 +30,13 @@ _NAMES = {
 _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _TAGS = {dtype: name for name, dtype in _DTYPES.items()}
 _LARGEST_HEADER = 100_000_000  # the format's own limit
+_ROOM = 1024  # bytes that `allot` leaves for a header
 
 
 def encode(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> memoryview:
     """The bytes of named arrays; `decode` gives back the same bits, whatever the memory order was."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
-    # Wide types first, then by name: every array starts at a multiple of its item size.
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    order, end = _order(arrays), 0
     for name in order:
         array = arrays[name]
         if array.dtype not in _TAGS:
@@ -47,17 +46,55 @@ def encode(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> memoryv
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _TAGS[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    head = len(text).to_bytes(8, "little") + text
-    data = np.empty(len(head) + end, dtype=np.uint8)
-    data[: len(head)] = np.frombuffer(head, dtype=np.uint8)
-    start = len(head)
-    for name in order:
-        array = arrays[name]
-        place = data[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        place[...] = array
-        start += array.nbytes
+    allotted = _allotted([arrays[name] for name in order], end) if len(text) <= _ROOM - 8 else None
+    if allotted is None:
+        text += b" " * (-len(text) % 8)
+        data = np.empty(8 + len(text) + end, dtype=np.uint8)
+        for place, name in zip(_places(data, 8 + len(text), [arrays[n] for n in order]), order, strict=True):
+            place[...] = arrays[name]
+    else:
+        data, text = allotted, text.ljust(_ROOM - 8)
+    data[: 8 + len(text)] = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
+    for sent in (data, *arrays.values()) if allotted is not None else ():
+        sent.flags.writeable = False
     return data.data.toreadonly()
+
+
+def allot(**like: Array) -> dict[str, Array]:
+    """Empty arrays, shaped like those given, that already lie in a message: to be filled, then encoded without a copy.
+
+    Encoding makes them read-only, so that what was sent stays what was sent; encoded again, they are copied.
+    """
+    order = _order(like)
+    data = np.empty(_ROOM + sum(array.nbytes for array in like.values()), dtype=np.uint8)
+    return dict(zip(order, _places(data, _ROOM, [like[name] for name in order]), strict=True))
+
+
+def _order(arrays: Arrays) -> list[str]:
+    """Wide types first, then by name: every array starts at a multiple of its item size."""
+    return sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+
+
+def _places(data: Array, start: int, like: Sequence[Array]) -> list[Array]:
+    """One view into `data` after the other, of the types and shapes of the given arrays."""
+    places = []
+    for array in like:
+        places.append(data[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
+        start += array.nbytes
+    return places
+
+
+def _allotted(ordered: Sequence[Array], size: int) -> Array | None:
+    """The message that arrays lie in, if they were made by `allot` and not sent before."""
+    data = ordered[0].base if ordered else None
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (_ROOM + size,):
+        return None
+    at = data.__array_interface__["data"][0] + _ROOM
+    for array in ordered:
+        if array.base is not data or array.__array_interface__["data"][0] != at or not array.flags.c_contiguous:
+            return None
+        at += array.nbytes
+    return data if data.flags.writeable else None
 
 
 def decode(data: Bytes, source: str = "message") -> dict[str, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedsolve import blas
+from fedsolve import blas, codec
 from fedsolve.arrays import Array, Arrays, Float, finite
 from fedsolve.errors import DataError
 
@@ -30,7 +30,7 @@ class Moments:
 
     triangle: Float  # F'F, packed: m (m + 1) / 2 numbers in the order of `blas.pack`
     cross: Float  # F'Y, features x targets
-    count: int  # samples
+    samples: NDArray[np.int64]  # how many, 0-d
     space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
 
     def __post_init__(self) -> None:
@@ -39,8 +39,14 @@ class Moments:
             raise DataError(
                 f"moments of {self.features} features need {size} numbers for F'F; got shape {self.triangle.shape}"
             )
+        object.__setattr__(self, "samples", np.asarray(self.samples, dtype=np.int64))
         if self.count < 0:
             raise DataError(f"moments cannot have {self.count} samples: more was taken out than was put in")
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return int(self.samples)
 
     @property
     def features(self) -> int:
@@ -71,7 +77,7 @@ class Moments:
     @classmethod
     def zero(cls, features: int, targets: int, space: int = 0) -> Moments:
         """The neutral element: no samples."""
-        return cls(np.zeros(blas.packed_size(features)), np.zeros((features, targets)), 0, space)
+        return cls(np.zeros(blas.packed_size(features)), np.zeros((features, targets)), np.array(0), space)
 
     @classmethod
     def of(
@@ -100,7 +106,11 @@ class Moments:
         else:
             width = targets.shape[1]
         features = rows.shape[1] + intercept
-        triangle = np.empty(blas.packed_size(features))
+        parts = codec.allot(
+            triangle=np.broadcast_to(0.0, blas.packed_size(features)),
+            cross=np.broadcast_to(0.0, (features, width)),
+            count=np.array(len(rows)),
+        )
         cross: Float | None = None  # Y'F: sums of contiguous rows
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
@@ -108,12 +118,14 @@ class Moments:
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(rows), step):
                 block = _block(rows[start : start + step], intercept)
-                blas.gram(block, triangle, add=start > 0)
+                blas.gram(block, parts["triangle"], add=start > 0)
                 part = _cross(block, targets[start : start + step], width)
                 cross = part if cross is None else cross + part
         if cross is None:
             return cls.zero(features, width, space)
-        moments = cls(triangle, cross.T, len(rows), space)
+        parts["cross"][...] = cross.T
+        parts["count"][...] = len(rows)
+        moments = cls.from_arrays(parts, space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         if not (finite(moments.diagonal()) and (targets.ndim == 1 or finite(cross))):
             raise DataError(_not_finite(rows))
@@ -127,28 +139,32 @@ class Moments:
             raise DataError(f"F'F must be square; got shape {gram.shape}")
         if not np.allclose(gram, gram.T, rtol=1e-12, atol=1e-12 * float(np.abs(gram).max(initial=0.0))):
             raise DataError("F'F must be symmetric; the two triangles differ")
-        return cls(blas.pack(gram), np.asarray(cross, dtype=np.float64), count, space)
+        return cls(blas.pack(gram), np.asarray(cross, dtype=np.float64), np.array(count), space)
 
     def __add__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(self.triangle + other.triangle, self.cross + other.cross, self.count + other.count, self.space)
+        return Moments(
+            self.triangle + other.triangle, self.cross + other.cross, self.samples + other.samples, self.space
+        )
 
     def __sub__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(self.triangle - other.triangle, self.cross - other.cross, self.count - other.count, self.space)
+        return Moments(
+            self.triangle - other.triangle, self.cross - other.cross, self.samples - other.samples, self.space
+        )
 
     def scaled(self, weight: float) -> Moments:
         """The same samples, each weighing `weight` in the sums."""
-        return Moments(weight * self.triangle, weight * self.cross, self.count, self.space)
+        return Moments(weight * self.triangle, weight * self.cross, self.samples, self.space)
 
     def arrays(self) -> dict[str, Array]:
         """As named arrays that may be summed over clients. The space is checked on the way, not summed."""
-        return {"triangle": self.triangle, "cross": self.cross, "count": np.array(self.count, dtype=np.int64)}
+        return {"triangle": self.triangle, "cross": self.cross, "count": self.samples}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, space: int = 0) -> Moments:
         """The inverse of `arrays`."""
-        return cls(arrays["triangle"], arrays["cross"], int(arrays["count"]), space)
+        return cls(arrays["triangle"], arrays["cross"], arrays["count"], space)
 
     def _same_space(self, other: Moments) -> None:
         if (self.features, self.targets, self.space) != (other.features, other.targets, other.space):

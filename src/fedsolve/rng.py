@@ -10,11 +10,8 @@ import numpy as np
 def derive(seed: int, *path: str | int) -> np.random.Generator:
     """The generator at `path` below `seed`: `derive(0, "update", "client-03", 7)`.
 
-    Same seed and path, same draws; a different path gives an independent stream. Path elements are told
-    apart by type and length, so ("a", "bc") and ("ab", "c"), or 1 and "1", are different places.
+    Same seed and path, same draws; a different path gives an independent stream. Elements are told apart by type and
+    length: ("a", "bc") and ("ab", "c"), or 1 and "1", are different places.
     """
-    digest = hashlib.blake2b(digest_size=32)
-    for part in (seed, *path):
-        text = f"{type(part).__name__}:{part}".encode()
-        digest.update(len(text).to_bytes(8, "little") + text)
-    return np.random.Generator(np.random.PCG64(np.frombuffer(digest.digest(), dtype="<u4")))
+    digest = hashlib.blake2b(ascii((seed, *path)).encode(), digest_size=32).digest()
+    return np.random.Generator(np.random.PCG64(np.frombuffer(digest, dtype="<u4")))

@@ -112,3 +112,33 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*nothing\.safetensors"):
         codec.read_file(tmp_path / "nothing.safetensors")
+
+
+def test_allotted_arrays_are_sent_without_a_copy_once_and_frozen() -> None:
+    like = {"b": np.zeros((2, 3)), "a": np.zeros(5), "n": np.array(1), "f": np.zeros(3, np.float32)}
+    parts = codec.allot(**like)
+    for array in parts.values():
+        array[...] = 7
+    kept = {name: array.copy() for name, array in parts.items()}
+    data = codec.encode(parts, {"k": "v"})
+    assert np.shares_memory(np.frombuffer(data, np.uint8), parts["b"])
+    assert arrays.same(codec.decode(data), kept)
+    assert arrays.same(safetensors.numpy.load(bytes(data)), kept)
+    with pytest.raises(ValueError, match="read-only"):
+        parts["b"][0, 0] = 1
+    again = codec.encode(parts, {"k": "other"})  # must not write over the header of the first
+    assert not np.shares_memory(np.frombuffer(again, np.uint8), parts["b"])
+    assert codec.read(data)[1] == {"k": "v"}
+    assert arrays.same(codec.decode(again), kept)
+
+
+def test_allotted_arrays_in_other_company_are_copied() -> None:
+    parts = codec.allot(a=np.zeros(3), b=np.zeros(2))
+    for array in parts.values():
+        array[...] = 1
+    for other in ({**parts, "c": np.zeros(1)}, {"a": parts["a"]}, {"x": parts["a"], "b": parts["a"][:2]}):
+        data = codec.encode(other)
+        assert not np.shares_memory(np.frombuffer(data, np.uint8), parts["a"])
+        assert arrays.same(codec.decode(data), other)
+    long = codec.encode(parts, {"k": "v" * 2000})  # no room for this header
+    assert arrays.same(codec.decode(long), parts)

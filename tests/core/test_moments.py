@@ -82,7 +82,7 @@ def test_float32_inputs_are_summed_in_float64() -> None:
 
 def test_scaling_is_linear_and_keeps_the_count() -> None:
     a = fs.Moments.of(np.eye(3), [0, 1, 2], classes=3)
-    close(a.scaled(2.0) - a, a.scaled(1.0) - fs.Moments.zero(3, 3) - fs.Moments(0 * a.triangle, 0 * a.cross, a.count))
+    close(a.scaled(2.0) - a, a.scaled(1.0) - fs.Moments.zero(3, 3) - fs.Moments(0 * a.triangle, 0 * a.cross, a.samples))
     assert a.scaled(5.0).count == 3
 
 
@@ -102,7 +102,7 @@ def test_scaling_is_linear_and_keeps_the_count() -> None:
         (lambda m: fs.Moments.of([[1e200]], [0]), "overflow float64"),
         (lambda m: fs.Moments.of([["a"]], [0]), "features must be numbers"),
         (lambda m: fs.Moments.from_gram(np.array([[1.0, 2.0], [0.0, 1.0]]), np.zeros((2, 1)), 1), "symmetric"),
-        (lambda m: fs.Moments(np.zeros(5), np.zeros((3, 1)), 1), "6 numbers"),
+        (lambda m: fs.Moments(np.zeros(5), np.zeros((3, 1)), np.array(1)), "6 numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, text: str) -> None:  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solve, whiten
 
-ALPHAS = (0.0, *np.geomspace(0.3, 1000.0, 15).tolist())  # what alpha=auto chooses from
+ALPHAS = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept")
 _SENT = ("triangle", "cross", "count", *_MODEL)
 
@@ -74,10 +74,9 @@ class FedHiP(Method):
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
         total = Moments.from_arrays(message, task.space)
-        if isinstance(self.alpha, str):
+        alpha = self.alpha
+        if isinstance(alpha, str):
             alpha = self._choose(total, message, task, train, counted=bool(private["counted"]))
-        else:
-            alpha = self.alpha
         own = _ridge.moments(task, train, intercept=self.intercept)
         solution = solve(total + own.scaled(alpha), self.beta, intercept=self.intercept, solver="auto")
         return {**_ridge.linear_model(solution), "alpha": np.array(alpha)}
@@ -99,7 +98,7 @@ class FedHiP(Method):
             leverage = path.leverage((counted + alpha) * shrunk)
             return prior + left_out(path.targets, path.fitted(alpha * shrunk), leverage)
 
-        return _ridge.best(ALPHAS, [predicted(alpha) for alpha in ALPHAS], train.labels)
+        return _ridge.best(ALPHAS, map(predicted, ALPHAS), train.labels)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model."""

@@ -48,11 +48,10 @@ class Local(Method):
 
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The client's own ridge solution."""
-        if isinstance(self.ridge, str):
-            ridge = _ridge.choose_ridge(task, train, intercept=self.intercept)
-        else:
-            ridge = self.ridge
         own = _ridge.moments(task, train, intercept=self.intercept)
+        ridge = self.ridge
+        if isinstance(ridge, str):
+            ridge = _ridge.choose_ridge(task, train, intercept=self.intercept)
         solution = solve(own, ridge, intercept=self.intercept, solver="auto")
         return {**_ridge.linear_model(solution), "ridge": np.array(ridge)}
 

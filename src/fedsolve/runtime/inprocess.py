@@ -21,8 +21,8 @@ from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
 from fedsolve.runtime.loop import Inbox, Progress, Request, Tick, drive, handle
 
-BATCHES = 64  # clients are asked in about this many batches, if there are that many
-LARGEST_BATCH = 16
+BATCHES = 32  # clients are asked in about this many batches, if there are that many
+LARGEST_BATCH = 32
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
 
 
