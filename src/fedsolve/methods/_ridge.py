@@ -13,9 +13,12 @@ from fedsolve.data.federation import Samples, Task
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, Solution, left_out
 
-RIDGES = tuple(10.0**power for power in range(-5, 3))  # times the mean square of the features: what auto chooses from
+RIDGES = tuple(
+    10.0**power for power in range(2, -6, -1)
+)  # times the mean square of the features: what auto chooses from
 FEW_SAMPLES = 100
 STEEPNESS = 20.0  # of the sigmoid that smooths the count of errors; 10 to 50 choose nearly alike
+TIE = 1e-9  # losses a sample that differ by less are equal
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
 
 
@@ -88,7 +91,7 @@ def best(candidates: Sequence[float], predictions: Iterable[Float], labels: NDAr
 
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
     minus best other. The count itself takes few values and ties; squared error looks away from the decision. Below
-    `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides.
+    `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first.
     """
     rows = np.arange(len(labels))
 
@@ -100,5 +103,6 @@ def best(candidates: Sequence[float], predictions: Iterable[Float], labels: NDAr
         others[rows, labels] = -np.inf
         return float(expit(STEEPNESS * (others.max(1) - own)).sum())
 
-    losses = [loss(scores) for scores in predictions]
-    return candidates[int(np.argmin(losses))]
+    losses = np.array([loss(scores) for scores in predictions])
+    # Rounding must not decide between equals (one sample left out leaves nothing to choose by): the first wins.
+    return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]
