@@ -27,7 +27,7 @@ from fedsolve.model import load_model
 from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime.inprocess import InProcess, run
-from fedsolve.runtime.loop import drive
+from fedsolve.runtime.loop import Failure, drive
 
 TOLERANCE = 1e-8  # relative; for sums taken in another order
 
@@ -42,8 +42,10 @@ def check_method(method: Method) -> None:
     for title, check in checks_for(method):
         try:
             check(method)
-        except FedsolveError as error:
+        except CheckError as error:
             failures.append(f"{title}: {error}")
+        except Exception as error:  # noqa: BLE001  (a method may fail in any way; the list must go on)
+            failures.append(f"{title}: {type(error).__name__}: {error}")
     if failures:
         raise CheckError(f"{method!r} breaks its contract:\n  " + "\n  ".join(failures))
 
@@ -199,6 +201,19 @@ def absent_clients_are_not_there(method: Method) -> None:
     _same_result(run(method, federation, absent=["site-2"]), run(method, without), "a federation without that client")
 
 
+def lost_replies_are_not_there(method: Method) -> None:
+    """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
+    federation = sample_federation()
+    rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
+    lossy = _Lossy(method, federation)
+    found = drive(method, federation.task, lossy, tolerate=True)
+    wanted = run(method, dataclasses.replace(federation, clients=rest))
+    _close(found.state, wanted.state, "a lost reply instead of an absent client")
+    if method.rounds == 1:
+        for name in rest:
+            _close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
+
+
 def models_survive_disk(method: Method) -> None:
     """A saved model predicts the same after loading."""
     x, _ = sample_data()
@@ -281,6 +296,7 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         bad_data_is_refused,
         better_than_guessing,
         absent_clients_are_not_there,
+        lost_replies_are_not_there,
         models_survive_disk,
     )
 }
@@ -358,6 +374,12 @@ class _Spy(_Wrapped):
 class _Backwards(InProcess):
     def ask(self, requests: Any, inbox: Any, tick: Any) -> None:
         super().ask(reversed(list(requests)), inbox, tick)
+
+
+class _Lossy(InProcess):
+    def _handle(self, name: str, request: Any) -> Any:
+        answer = super()._handle(name, request)
+        return Failure("lost on the way") if name == "site-2" and request.kind == "update" else answer
 
 
 class _ReadOnly(dict[str, Any]):

@@ -6,14 +6,13 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
@@ -59,13 +58,13 @@ class Accuracy:
         tested = [(c.accuracy, c.test) for c in clients.values() if c.accuracy is not None]
         if not tested:
             return cls(None, None, None, None)
-        values, counts = np.array([a for a, _ in tested]), np.array([n for _, n in tested])
-        worst = np.sort(values)[: -(-len(values) // 10)]
+        values = sorted(accuracy for accuracy, _ in tested)
+        # Exact sums: clients that all have the same accuracy have that mean, to the last digit.
         return cls(
-            mean=float(values.mean()),
-            pooled=float(values @ counts / counts.sum()),
-            std=float(values.std()),
-            worst_decile=float(worst.mean()),
+            mean=statistics.mean(values),
+            pooled=sum(round(accuracy * count) for accuracy, count in tested) / sum(count for _, count in tested),
+            std=statistics.pstdev(values),
+            worst_decile=statistics.mean(values[: -(-len(values) // 10)]),
         )
 
 

@@ -18,7 +18,7 @@ from fedsolve.codec import Bytes, decode, encode, read
 from fedsolve.data.federation import Client, Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Fold, Method
-from fedsolve.result import ClientResult, Round
+from fedsolve.result import Accuracy, ClientResult, Round
 from fedsolve.rng import derive
 
 Kind: TypeAlias = Literal["update", "evaluate"]
@@ -191,11 +191,10 @@ def drive(
         transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         results = tallies.clients
         clock.lap("evaluate")
-        accuracies = [c.accuracy for c in results.values() if c.accuracy is not None]
         history.append(
             Round(
                 round=number,
-                accuracy=float(np.mean(accuracies)) if accuracies else None,
+                accuracy=Accuracy.of(results).mean,
                 bytes_up=replies.received,
                 bytes_down=post.sent + (final.sent if number == method.rounds else 0),
                 seconds=round(time.perf_counter() - started, 6),

@@ -1,0 +1,57 @@
+"""Every method of the catalogue, with several settings, under every check of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import fedsolve as fs
+from fedsolve.checks import CHECKS, LAWS, checks_for
+from fedsolve.methods import CATALOGUE, create, method_class
+
+VARIANTS: dict[str, list[dict[str, object]]] = {
+    "local": [{"ridge": 0.0}, {"ridge": 1.0, "intercept": True}, {"intercept": True}],
+    "afl": [{"ridge": 1.0}, {"intercept": True}],
+    "fedhip": [{"alpha": 0.0}, {"alpha": 20.0, "intercept": True}, {"intercept": True}, {"beta": 0.0}],
+}
+
+
+def methods() -> Iterator[fs.Method]:
+    for name in CATALOGUE:
+        for settings in ({}, *VARIANTS.get(name, [])):
+            yield create(name, settings)
+
+
+CASES = [pytest.param(m, check, id=f"{m!r}-{title}") for m in methods() for title, check in checks_for(m)]
+
+
+@pytest.mark.parametrize(("method", "check"), CASES)
+def test_contract(method: fs.Method, check: Callable[[fs.Method], None]) -> None:
+    check(method)
+
+
+def test_nothing_was_left_out() -> None:
+    """A broken collector cannot pass: every method meets every check, and every law is claimed by somebody."""
+    assert len(CASES) >= len(CATALOGUE) * (len(CHECKS) + 1)
+    assert set(VARIANTS) <= set(CATALOGUE)
+    assert set(LAWS) == {law for name in CATALOGUE for law in method_class(name).laws}
+
+
+@pytest.mark.parametrize("name", list(CATALOGUE))
+def test_every_method_is_a_class_of_the_package_and_documented(name: str) -> None:
+    cls = method_class(name)
+    assert getattr(fs, cls.__name__) is cls
+    assert cls.__name__ in dir(fs)
+    assert cls.name == name
+    assert cls.__doc__
+    assert cls.paper
+    assert cls.sends
+    fs.check_method(cls())
+
+
+def test_unknown_methods_and_attributes() -> None:
+    with pytest.raises(fs.FedsolveError, match="did you mean 'fedhip'"):
+        create("fedhop")
+    with pytest.raises(AttributeError, match="FedHop"):
+        fs.FedHop  # noqa: B018

@@ -1,0 +1,194 @@
+"""The contract is tested too: every planted defect must be caught, by the check that is meant to catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import parameters
+from fedsolve.checks import CheckError, check_method
+from fedsolve.methods._ridge import moments
+from fedsolve.methods.afl import AFL
+
+
+@dataclass(frozen=True)
+class Sound(AFL):
+    """AFL itself: the planted defects differ from it in one line. (Methods never inherit from methods; defects may.)"""
+
+
+def test_the_sound_method_passes() -> None:
+    check_method(Sound())
+
+
+class WritesState(Sound):
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        replies["count"][...] = 0
+        return super().aggregate(state, {**replies, "count": np.array(5)})
+
+
+class SetsStateInPlace(Sound):
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        state["seen"] = np.array(1)
+        return super().aggregate(state, replies)
+
+
+SMUGGLED: dict[str, Any] = {}
+
+
+class SmugglesThroughAGlobal(Sound):
+    """The client reads what the server left in memory: impossible over a network."""
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        SMUGGLED["calls"] = SMUGGLED.get("calls", 0) + 1
+        private, reply = super().update(private, message, task, train, rng)
+        return private, {**reply, "cross": reply["cross"] * SMUGGLED["calls"]}
+
+
+@dataclass(frozen=True)
+class KeepsStateOnItself(Sound):
+    memory: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        self.memory["calls"] = self.memory.get("calls", 0) + 1
+        private, reply = super().update(private, message, task, train, rng)
+        return private, {**reply, "cross": reply["cross"] * self.memory["calls"]}
+
+
+class GlobalRandomness(Sound):
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        private, reply = super().update(private, message, task, train, rng)
+        return private, {**reply, "cross": reply["cross"] + 1e-9 * np.random.rand()}  # noqa: NPY002
+
+
+class SendsSamples(Sound):
+    def plan(self, state: Any, clients: Any) -> Any:
+        return fs.Plan(tuple(clients), "collect")
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        return {}, {**moments(task, train, intercept=False).arrays(), "labels": train.labels}
+
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        names = {name.partition("/")[0] for name in replies}
+        total = {part: sum(replies[f"{n}/{part}"] for n in names) for part in ("triangle", "cross", "count")}
+        return super().aggregate(state, {name: np.asarray(array) for name, array in total.items()})
+
+
+class HalfPrecision(Sound):
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        private, reply = super().update(private, message, task, train, rng)
+        return private, {**reply, "triangle": reply["triangle"].astype(np.float32).astype(np.float64)}
+
+
+class NormalisesDataInPlace(Sound):
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        inputs = train.inputs
+        inputs /= 2.0
+        return super().update(private, message, task, train, rng)
+
+
+class AcceptsNaN(Sound):
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        clean = fs.Samples(np.nan_to_num(train.inputs), train.labels)
+        return super().update(private, message, task, clean, rng)
+
+
+class WritesToTheMessage(Sound):
+    def personalize(self, private: Any, message: Any, task: Any, train: Any) -> Any:
+        message["weight"][...] *= 1.0
+        return message
+
+
+class ReturnsAScalar(Sound):
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        return {**super().aggregate(state, replies), "rcond": replies["count"] + np.array(1)}
+
+
+class RidgeOfConfiguredClients(Sound):
+    """Clients add a ridge each, and the server takes off what six of them would have added, whoever answered."""
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        own = moments(task, train, intercept=False)
+        return {}, fs.Moments.from_gram(own.gram + np.eye(own.features), own.cross, own.count).arrays()
+
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        total = fs.Moments.from_arrays(replies)
+        without = fs.Moments.from_gram(total.gram - 6 * np.eye(total.features), total.cross, total.count)
+        return super().aggregate(state, without.arrays())
+
+
+class RemembersWhoWasAsked(Sound):
+    """Divides by the number of clients that were asked: wrong as soon as a reply is lost."""
+
+    def plan(self, state: Any, clients: Any) -> Any:
+        SMUGGLED["asked"] = len(clients)
+        return fs.Plan(tuple(clients))
+
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        return super().aggregate(state, {**replies, "cross": replies["cross"] / SMUGGLED["asked"]})
+
+
+class GuessesOnly(Sound):
+    def predict(self, model: Any, inputs: Any) -> Any:
+        return np.zeros((len(inputs), model["weight"].shape[1]))
+
+
+class RidgePerClient(Sound):
+    """Every client adds the ridge, so that it grows with the number of clients."""
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        own = moments(task, train, intercept=False)
+        return {}, fs.Moments.from_gram(own.gram + np.eye(own.features), own.cross, own.count).arrays()
+
+
+@dataclass(frozen=True)
+class UncheckedParameter(Sound):
+    mu: float = parameters.number(0.1, "a number that nobody checks", low=0)
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass
+class NotFrozen:
+    """Nothing of a method but the name."""
+
+    name = "not-frozen"
+    laws: frozenset[str] = frozenset()
+    rounds: int = 1
+
+
+class ClaimsAnUnknownLaw(Sound):
+    laws = frozenset({"perfect"})
+
+
+DEFECTS: list[tuple[type, str]] = [
+    (WritesState, "writes_to_nothing"),
+    (SetsStateInPlace, "writes_to_nothing"),
+    (SmugglesThroughAGlobal, "same_seed_same_bits"),
+    (KeepsStateOnItself, "no_hidden_state"),
+    (GlobalRandomness, "global generator"),
+    (SendsSamples, "replies_say_nothing_of_size"),
+    (HalfPrecision, "law split-invariant"),
+    (NormalisesDataInPlace, "writes_to_nothing"),
+    (AcceptsNaN, "bad_data_is_refused"),
+    (WritesToTheMessage, "writes_to_nothing"),
+    (ReturnsAScalar, "survives_bytes"),
+    (RidgeOfConfiguredClients, "law split-invariant"),
+    (RemembersWhoWasAsked, "lost_replies_are_not_there"),
+    (GuessesOnly, "better_than_guessing"),
+    (RidgePerClient, "law split-invariant"),
+    (UncheckedParameter, "parameters_are_checked"),
+    (NotFrozen, "frozen_value"),
+    (ClaimsAnUnknownLaw, "'perfect'"),
+]
+
+
+@pytest.mark.parametrize(("defect", "caught_by"), DEFECTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_planted_defects_are_caught(defect: type, caught_by: str) -> None:
+    with pytest.raises(CheckError) as error:
+        check_method(defect())
+    assert caught_by in str(error.value)
