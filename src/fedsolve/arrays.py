@@ -18,6 +18,7 @@ from fedsolve.errors import DataError
 Array: TypeAlias = NDArray[Any]
 Float: TypeAlias = NDArray[np.float64]
 Arrays: TypeAlias = Mapping[str, Array]
+Layout: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 def add(left: Arrays, right: Arrays) -> dict[str, Array]:
@@ -34,6 +35,11 @@ def accumulate(total: dict[str, Array] | None, addend: Arrays) -> dict[str, Arra
     for name, array in total.items():
         np.add(array, addend[name], out=array)
     return total
+
+
+def layout(arrays: Arrays) -> Layout:
+    """Names, types and shapes: arrays with the same layout can be added."""
+    return tuple((name, arrays[name].dtype.str, arrays[name].shape) for name in sorted(arrays))
 
 
 def under(prefix: str, arrays: Arrays) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias, cast
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, encode, read
 from fedsolve.data.federation import Client, Task
 from fedsolve.errors import DataError, ParameterError
@@ -180,10 +180,11 @@ def drive(
         tick = _ticker(progress, number, "clients answering", plan.clients)
         transport.ask(post.requests(plan.clients), replies, tick)
         clock.lap("clients")
+        folded = replies.folded()
         if not replies.answered:
             reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
             raise DataError(f"no client answered in round {number}" + (f" ({reasons})" if reasons else ""))
-        state = method.aggregate(state, replies.folded())
+        state = method.aggregate(state, folded)
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate")
@@ -249,17 +250,23 @@ class _Post:
 
 
 class Replies:
-    """Replies to an update, checked and folded as they come. Associative: merging folds like putting.
+    """Replies to an update, folded as they come. Associative: merging folds like putting.
 
-    Where a bad reply stops the run anyway, sums are checked and not every addend: half the memory traffic.
+    Replies add up only if they have the same names, types and shapes. Sums are kept apart by that layout until all
+    are there; then most clients decide which layout is right, so that it does not matter who came first.
     """
 
     def __init__(self, fold: Fold, space: int, tolerate: bool) -> None:
-        self.answered: set[str] = set()
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
         self._fold, self._space, self._tolerate = fold, space, tolerate
-        self._sums: dict[str, dict[str, Array]] = {}
+        self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
+        self._members: dict[Layout, set[str]] = {}
+
+    @property
+    def answered(self) -> set[str]:
+        """The clients whose replies are in."""
+        return set().union(*self._members.values())
 
     def empty(self) -> Replies:
         """A new one."""
@@ -275,33 +282,49 @@ class Replies:
                 raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
             if self._tolerate:  # to leave it out, it must be looked at before it is added
                 named.check(reply, "its reply")
-            key = "" if self._fold == "sum" else client if self._fold == "collect" else self._fold[client]
-            self._sums[key] = named.accumulate(self._sums.get(key), reply)
         except DataError as error:
-            if not self._tolerate:
-                raise DataError(f"client {client!r}: {error}") from error
-            self.failed[client] = str(error)
-        else:
-            self.received += len(answer) if reply else 0  # an empty reply carries nothing of the method's
-            self.answered.add(client)
+            self._fail(client, str(error))
+            return
+        group = "" if self._fold == "sum" else client if self._fold == "collect" else self._fold[client]
+        layout = () if self._fold == "collect" else named.layout(reply)
+        self._sums[group, layout] = named.accumulate(self._sums.get((group, layout)), reply)
+        self._members.setdefault(layout, set()).add(client)
+        self.received += len(answer) if reply else 0  # an empty reply carries nothing of the method's
 
     def merge(self, other: Inbox) -> None:
         """Add the sums of another inbox, which is used up."""
         if not isinstance(other, Replies):
             raise TypeError(f"cannot merge {type(other).__name__} into Replies")
         for key, part in other._sums.items():
-            if not self._tolerate:
-                named.check(part, f"reply of {' or '.join(sorted(other.answered))}")
+            if not self._tolerate:  # a bad reply stops the run anyway: the sum is checked, not every addend
+                named.check(part, f"reply of {' or '.join(sorted(other._members[key[1]]))}")
             self._sums[key] = named.accumulate(self._sums[key], part) if key in self._sums else part
-        self.answered |= other.answered
+        for layout, members in other._members.items():
+            self._members.setdefault(layout, set()).update(members)
         self.failed |= other.failed
         self.received += other.received
 
     def folded(self) -> dict[str, Array]:
-        """What `aggregate` is given."""
+        """What `aggregate` is given: the sums of those that agree, the others failed."""
+        if self._members:
+            right = max(self._members, key=lambda layout: (len(self._members[layout]), layout))
+            for layout in [layout for layout in self._members if layout != right]:
+                for client in sorted(self._members.pop(layout)):
+                    self._fail(client, f"its reply has {_words(layout)} where those of most have {_words(right)}")
+                self._sums = {key: total for key, total in self._sums.items() if key[1] != layout}
         if self._fold == "sum":
-            return self._sums.get("", {})
-        return {name: array for key in sorted(self._sums) for name, array in named.under(key, self._sums[key]).items()}
+            return next(iter(self._sums.values()), {})
+        groups = sorted(self._sums)
+        return {name: array for key in groups for name, array in named.under(key[0], self._sums[key]).items()}
+
+    def _fail(self, client: str, reason: str) -> None:
+        if not self._tolerate:
+            raise DataError(f"client {client!r}: {reason}")
+        self.failed[client] = reason
+
+
+def _words(layout: Layout) -> str:
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in layout) or "nothing"
 
 
 class Tallies:

@@ -1,0 +1,60 @@
+"""Run benchmarks by name (default: all), print a table and save JSON below benchmarks/results/."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedsolve.result import versions
+
+from . import floor, recursion, scale
+
+BENCHMARKS = {"floor": floor.measure, "recursion": recursion.measure, "scale": scale.measure}
+
+
+def main(names: list[str]) -> None:
+    strange = [name for name in names if name not in BENCHMARKS]
+    if strange:
+        sys.exit(f"unknown benchmark {strange[0]!r}; known: {', '.join(BENCHMARKS)}")
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    for name in names or list(BENCHMARKS):
+        print(f"\n== {name}: {(BENCHMARKS[name].__doc__ or '').strip().splitlines()[0]}", flush=True)
+        rows = BENCHMARKS[name]()
+        show(rows)
+        record = {
+            "benchmark": name,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": {"cpu": cpu(), "cores": len(__import__("os").sched_getaffinity(0))},
+            "versions": versions(),
+            "rows": rows,
+        }
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"saved {path}")
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    heads = list(rows[0])
+    cells = [[text(row[head]) for head in heads] for row in rows]
+    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
+    for line in [heads, *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsolve as fs
+from fedsolve.data import catalog
+from fedsolve.errors import DataError, FedsolveError, ParameterError, UnknownNameError
+
+X = np.array([[1.5, -2.0], [0.25, 1e300], [3.0, 4.0], [5.0, 6.0]])
+Y = np.array([0, 2, 1, 0])
+
+
+def npz(path: Path, **arrays: Any) -> str:
+    np.savez(path / "d.npz", **arrays)
+    return str(path / "d.npz")
+
+
+def csv(path: Path, text: str, encoding: str = "utf-8") -> str:
+    (path / "d.csv").write_bytes(text.encode(encoding))
+    return str(path / "d.csv")
+
+
+def parquet(path: Path, **columns: Any) -> str:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path / "d.parquet")
+    return str(path / "d.parquet")
+
+
+def refused(name: str, *wanted: str, kind: type[FedsolveError] = DataError) -> None:
+    """One sentence, in one line, with all that is wanted."""
+    with pytest.raises(kind) as error:
+        fs.load(name)
+    text = str(error.value)
+    assert "\n" not in text
+    for part in wanted:
+        assert part in text
+
+
+# --- data sets by name ---
+
+
+def test_digits_are_1797_images_of_ten_classes() -> None:
+    table = fs.load("digits")
+    assert table.inputs.shape == (1797, 64)
+    assert table.classes == 10
+    assert np.bincount(table.labels).min() == 174
+    assert table.inputs.sum() == 561718
+    assert table.test is None
+    assert table.client is None
+
+
+def test_synthetic_has_natural_clients_sixty_features_and_ten_classes() -> None:
+    table = fs.load("synthetic:0.5,0.5")
+    assert table.inputs.shape[1] == 60
+    assert table.classes == 10
+    assert table.client is not None
+    assert np.unique(table.client).tolist() == list(range(30))
+    assert np.bincount(table.client).min() >= 50
+    federation = table.split(fs.by_client())
+    assert len(federation.clients) == 30
+    assert federation.task.classes == 10
+
+
+def test_synthetic_is_seeded_and_clients_do_not_depend_on_each_other() -> None:
+    first, again, other = (fs.load("synthetic:1,1,3", seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.inputs, again.inputs)
+    np.testing.assert_array_equal(first.labels, again.labels)
+    assert first.inputs.shape != other.inputs.shape or not np.array_equal(first.inputs, other.inputs)
+    more = fs.load("synthetic:1,1,5", seed=0)
+    np.testing.assert_array_equal(more.inputs[: len(first.inputs)], first.inputs)
+
+
+def test_synthetic_inputs_have_the_variances_of_the_paper() -> None:
+    table = fs.load("synthetic:1,1,40")
+    assert table.client is not None
+    own = [table.inputs[table.client == k] for k in range(40)]
+    deviations = np.sqrt(np.mean([x.var(0) for x in own], axis=0))
+    np.testing.assert_allclose(deviations, np.arange(1, 61) ** -0.6, rtol=0.1)
+
+
+def test_synthetic_clients_differ_more_for_a_larger_b() -> None:
+    def spread(b: float) -> float:
+        table = fs.load(f"synthetic:0,{b},40")
+        assert table.client is not None
+        return float(np.std([table.inputs[table.client == k].mean() for k in range(40)]))
+
+    assert spread(0) < 0.2 < spread(1.0) < spread(25.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["synthetic", "synthetic:", "synthetic:x", "synthetic:1", "synthetic:1,y", "synthetic:1,1,2.5", "synthetic:-1,1",
+     "synthetic:nan,1", "synthetic:1,inf", "synthetic:1,1,0", "synthetic:1,1,2,3"],
+)  # fmt: skip
+def test_bad_arguments_of_synthetic_are_refused(name: str) -> None:
+    refused(name, "synthetic:A,B,CLIENTS", repr(name), kind=ParameterError)
+
+
+def test_digits_take_no_argument() -> None:
+    refused("digits:3", "'digits' takes no argument", "'digits:3'", kind=ParameterError)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("digit", "'digits'"), ("synthetik", "'synthetic'"), ("zzz", "known: "), ("", "digits")]
+)
+def test_an_unknown_data_set_is_named_with_near_matches(name: str, hint: str) -> None:
+    refused(name, f"unknown data set {name!r}", hint, kind=UnknownNameError)
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "NPZ"])
+def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
+    path = str(tmp_path / f"nothing.{ending}")
+    refused(path, f"there is no file {path}")
+    with pytest.raises(DataError, match=r"cannot read .*nothing\."):
+        catalog.read_columns(Path(path))
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_a_folder_is_not_a_file(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"d.{ending}").mkdir()
+    refused(str(tmp_path / f"d.{ending}"), f"d.{ending}")
+    with pytest.raises(DataError, match=f"d.{ending}"):
+        catalog.read_columns(tmp_path / f"d.{ending}")
+
+
+def test_other_endings_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"d\.txt: wanted a file that ends in \.npz, \.csv, \.parquet"):
+        catalog.read_columns(tmp_path / "d.txt")
+
+
+# --- npz ---
+
+
+def test_npz_gives_back_its_arrays_and_their_types(tmp_path: Path) -> None:
+    images = np.arange(48, dtype=np.uint8).reshape(4, 3, 4)
+    name = npz(tmp_path, x=images, y=Y, x_test=images[:2], y_test=[3, 0], client=["a", "b", "a", "b"], extra=[1])
+    table = fs.load(name)
+    np.testing.assert_array_equal(table.inputs, images)
+    assert table.inputs.dtype == np.uint8
+    np.testing.assert_array_equal(table.labels, Y)
+    assert table.classes == 4
+    assert table.test is not None
+    np.testing.assert_array_equal(table.test.labels, [3, 0])
+    assert table.client is not None
+    assert table.client.tolist() == ["a", "b", "a", "b"]
+    assert table.name == name
+
+
+def test_npz_with_texts_as_labels_numbers_them_in_sorted_order(tmp_path: Path) -> None:
+    table = fs.load(npz(tmp_path, x=X, y=["cat", "dog", "ant", "cat"], x_test=X[:2], y_test=["dog", "ant"]))
+    assert table.class_names == ("ant", "cat", "dog")
+    assert table.labels.tolist() == [1, 2, 0, 1]
+    assert table.test is not None
+    assert table.test.labels.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "wanted"),
+    [
+        ({"x": X}, "needs an array 'y'; it holds x"),
+        ({"y": Y}, "needs an array 'x'; it holds y"),
+        ({}, "needs an array 'x'; it holds nothing"),
+        ({"x": X, "y": Y, "x_test": X}, "must hold both 'x_test' and 'y_test', or neither"),
+        ({"x": X, "y": Y, "y_test": Y}, "must hold both 'x_test' and 'y_test', or neither"),
+        ({"x": X, "y": Y[:2]}, "4 inputs but 2 labels"),
+        ({"x": np.where(X == 3, np.nan, X), "y": Y}, "inputs must be finite; got nan in row 2, column 0"),
+        ({"x": X, "y": [0, 1, 0.5, 1]}, "labels must be integers; got 0.5 in row 2"),
+        ({"x": X, "y": Y.astype("S1")}, "labels must be one integer a sample"),
+        ({"x": X.astype(str), "y": Y}, "inputs must be an array of numbers"),
+        ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": ["a", "b", "a", "c"]}, "test: unknown class 'c'"),
+        ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": [0, 1, 0, 7]}, "test"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": ["a", "b", "a", "b"]}, "test: labels must be"),
+        ({"x": X, "y": Y, "client": [1, 2]}, "'client' must name the owner of each of 4 rows"),
+        ({"x": 3.0, "y": 1}, "inputs must be an array of numbers"),
+    ],
+)
+def test_a_bad_npz_is_refused(tmp_path: Path, arrays: dict[str, Any], wanted: str) -> None:
+    refused(npz(tmp_path, **arrays), "d.npz", wanted)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "exploded",))
+
+    objects = np.empty(4, dtype=object)
+    objects[:] = [Bomb()] * 4
+    refused(npz(tmp_path, x=X, y=objects), "d.npz is damaged or not an .npz file of plain arrays")
+    assert not (tmp_path / "exploded").exists()
+
+
+def _npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, X)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut off", b"\x80\x04N.", bytes(100), _npy()])
+def test_a_file_that_is_not_an_npz_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "d.npz").write_bytes(content)
+    refused(str(tmp_path / "d.npz"), "d.npz is damaged or not an .npz file")
+
+
+@given(st.data(), st.booleans())
+def test_a_damaged_npz_is_refused_or_read_but_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compressed: bool
+) -> None:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, x=X, y=Y)
+    content = bytearray(file.getvalue())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path = tmp_path_factory.getbasetemp() / "spoilt.npz"
+    path.write_bytes(content)
+    try:
+        found = catalog.read_columns(path)
+    except DataError as error:
+        assert "spoilt.npz" in str(error)
+    else:
+        assert set(found) <= {"x", "y"}
+
+
+# --- csv ---
+
+
+def test_csv_gives_back_its_numbers(tmp_path: Path) -> None:
+    lines = [f"{a!r},{label},{b!r}" for (a, b), label in zip(X.tolist(), Y.tolist(), strict=True)]
+    table = fs.load(csv(tmp_path, "\n".join(["one,y,two", *lines])))
+    np.testing.assert_array_equal(table.inputs, X)
+    np.testing.assert_array_equal(table.labels, Y)
+    assert table.class_names == ()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_csv_loses_no_digit(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
+    path = tmp_path_factory.getbasetemp() / "exact.csv"
+    path.write_text("\n".join(["a,y", *(f"{value!r},0" for value in values)]))
+    assert catalog.read_columns(path)["x"][:, 0].tobytes() == np.array(values).tobytes()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("final", [True, False])
+def test_csv_byte_order_mark_line_ends_and_blanks_do_not_matter(
+    tmp_path: Path, encoding: str, newline: str, final: bool
+) -> None:
+    text = newline.join(["label, a ,client", "dog,1,ward a", "cat, 2.5 ,b", "dog,3,b"]) + newline * final
+    table = fs.load(csv(tmp_path, text, encoding))
+    assert table.inputs.tolist() == [[1.0], [2.5], [3.0]]
+    assert table.class_names == ("cat", "dog")
+    assert table.labels.tolist() == [1, 0, 1]
+    assert table.client is not None
+    assert list(table.split(fs.by_client()).clients) == ["b", "ward a"]
+
+
+def test_csv_quoted_fields_may_hold_commas_quotes_and_numbers(tmp_path: Path) -> None:
+    text = '"a","b, c","label"\n"1.5",2,"red, green"\n3,"4","say ""hi"""\n5,6,#7\n'
+    table = fs.load(csv(tmp_path, text))
+    assert table.inputs.tolist() == [[1.5, 2], [3, 4], [5, 6]]
+    assert table.class_names == ("#7", "red, green", 'say "hi"')
+
+
+def test_csv_numbers_of_clients_are_numbers_and_whole_floats_are_labels(tmp_path: Path) -> None:
+    table = fs.load(csv(tmp_path, "a,y,client\n1,0.0,10\n2,2.0,9\n"))
+    assert table.labels.tolist() == [0, 2]
+    assert list(table.split(fs.by_client()).clients) == ["9", "10"]
+
+
+def test_csv_of_one_row_and_one_column_works(tmp_path: Path) -> None:
+    table = fs.load(csv(tmp_path, "a,y\n7,0\n"))
+    assert table.inputs.tolist() == [[7.0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", "has no feature columns"),
+        ("a,y\n", "no samples"),
+        ("y\n1\n", "has no feature columns; its columns are y"),
+        ("label,client\n1,a\n", "has no feature columns; its columns are label, client"),
+        ("a,b\n1,2\n", "needs an array 'y'"),
+        ("a,b,y\n1,red,0\n", "'red'"),
+        ("a,b,y\n1,,0\n", "row 0"),
+        ("a,b,y\n1,nan,0\n", "inputs must be finite; got nan in row 0, column 1"),
+        ("a,b,y\n1,2,0\n1,2\n", "columns"),
+        ("a,b,y\n1,2,0\n1,2,0,5\n", "d.csv"),  # a decimal comma, say: one field too many
+        ("a,a,y\n1,2,0\n", "column names must differ; got a, a, y"),
+        ("a,y\n1,0\n2,\n", "label"),  # a label is missing
+        ("a,y\n1,cat\n2,\n", "label"),
+        ("a,y\n1,0\n2,1.5\n", "labels must be integers; got 1.5 in row 1"),
+        ("a,y\n1,0\n2,-1\n", "labels must be integers from 0 on; got -1 in row 1"),
+        ("a,y\n1,0\n2,nan\n", "labels must be integers; got nan"),
+        ("a;y\n1;0\n", "d.csv"),
+    ],
+)
+def test_a_bad_csv_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
+    refused(csv(tmp_path, text), "d.csv", wanted)
+
+
+@pytest.mark.parametrize("content", [b"a,y\n\xff,0\n", b"\xe9t\xe9,y\n1,0\n", b"a\x00,y\n1,0\n", bytes(range(256)) * 4])
+def test_a_csv_that_is_not_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "d.csv").write_bytes(content)
+    refused(str(tmp_path / "d.csv"), "d.csv")
+
+
+# --- parquet ---
+
+
+def test_parquet_gives_back_its_columns(tmp_path: Path) -> None:
+    table = fs.load(parquet(tmp_path, a=X[:, 0], y=Y, b=X[:, 1].tolist(), client=["u", "v", "u", "v"]))
+    np.testing.assert_array_equal(table.inputs, X)
+    np.testing.assert_array_equal(table.labels, Y)
+    assert list(table.split(fs.by_client()).clients) == ["u", "v"]
+
+
+def test_parquet_label_may_be_called_label_and_hold_texts(tmp_path: Path) -> None:
+    table = fs.load(parquet(tmp_path, a=[1, 2, 3], flag=[True, False, True], label=["dog", "cat", "dog"]))
+    assert table.class_names == ("cat", "dog")
+    assert table.labels.tolist() == [1, 0, 1]
+    assert table.inputs.tolist() == [[1, 1], [2, 0], [3, 1]]
+
+
+def test_parquet_categories_are_texts(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = fs.load(parquet(tmp_path, a=[1, 2, 3], y=pa.array(["dog", "cat", "dog"]).dictionary_encode()))
+    assert table.class_names == ("cat", "dog")
+    assert table.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        ({"a": ["x", "y"], "y": [0, 1]}, "column 'a' does not hold numbers"),
+        ({"a": [[1.0], [2.0]], "y": [0, 1]}, "column 'a' does not hold numbers"),
+        ({"a": [1.0, None], "y": [0, 1]}, "inputs must be finite; got nan in row 1, column 0"),
+        ({"a": [1, None], "y": [0, 1]}, "inputs must be finite; got nan in row 1, column 0"),
+        ({"a": [True, None], "y": [0, 1]}, "d.parquet"),
+        ({"a": [1.0, 2.0], "y": [0, None]}, "labels must be integers; got nan in row 1"),
+        ({"a": [1.0, 2.0], "y": ["cat", None]}, "label"),
+        ({"a": [1.0, 2.0], "y": ["cat", "dog"], "client": ["u", None]}, "client"),
+        ({"a": [1.0, 2.0]}, "needs an array 'y'"),
+        ({"y": [0, 1]}, "has no feature columns"),
+        ({"a": [1.0, 2.0], "y": [[0], [1]]}, "labels"),
+    ],
+)
+def test_a_bad_parquet_is_refused(tmp_path: Path, columns: dict[str, Any], wanted: str) -> None:
+    refused(parquet(tmp_path, **columns), "d.parquet", wanted)
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + bytes(40) + b"PAR1"])
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "d.parquet").write_bytes(content)
+    refused(str(tmp_path / "d.parquet"), "d.parquet")

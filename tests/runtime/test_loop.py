@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import arrays, codec
+from fedsolve.checks import sample_federation
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.method import Plan
+from fedsolve.runtime.inprocess import InProcess
+from fedsolve.runtime.loop import Failure, Replies, Request, Tallies, drive, handle
+from tests.conftest import relative
+
+
+def many(clients: int, features: int = 5, samples: int = 6) -> fs.Federation:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(clients * samples, features)), rng.integers(3, size=clients * samples)
+    parts = zip(np.split(x, clients), np.split(y, clients), strict=True)
+    return fs.Federation.from_arrays({f"c{i:05d}": {"train": p, "test": p} for i, p in enumerate(parts)}, classes=3)
+
+
+def test_absent_clients_are_named_nowhere_and_unknown_ones_refused() -> None:
+    federation = sample_federation()
+    result = fs.run(fs.AFL(), federation, absent=["site-0"])
+    assert "site-0" not in result.clients
+    assert "site-0" not in result.models
+    with pytest.raises(ParameterError, match="'site-9'"):
+        fs.run(fs.AFL(), federation, absent=["site-9"])
+    with pytest.raises(DataError, match="no client answered in round 1"):
+        fs.run(fs.AFL(), federation, absent=list(federation.clients))
+
+
+def test_participation_draws_a_share_and_everybody_is_evaluated() -> None:
+    federation = many(40)
+    result = fs.run(fs.AFL(), federation, participation=0.3, seed=5)
+    missing = set(result.history[0].missing)
+    assert len(missing) == 28
+    assert set(result.clients) == set(federation.clients)
+    rest = {n: c for n, c in federation.clients.items() if n not in missing}
+    wanted = fs.run(fs.AFL(), dataclasses.replace(federation, clients=rest))
+    assert relative(result.state["weight"], wanted.state["weight"]) < 1e-10
+    assert fs.run(fs.AFL(), federation, participation=0.3, seed=6).history[0].missing != result.history[0].missing
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.1, float("nan")])
+def test_a_participation_outside_its_domain_is_refused(share: float) -> None:
+    with pytest.raises(ParameterError, match="participation must be a share"):
+        fs.run(fs.AFL(), sample_federation(), participation=share)
+
+
+@pytest.mark.parametrize("clients", [1, 3, 4, 31, 32, 65, 400])
+def test_the_number_of_workers_changes_no_bit(clients: int) -> None:
+    federation = many(clients)
+    one, three = (fs.run(fs.FedHiP(), federation, workers=workers) for workers in (1, 3))
+    assert arrays.same(one.state, three.state)
+    for name in federation.clients:
+        assert arrays.same(one.models[name].arrays, three.models[name].arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoils(fs.AFL):
+    """AFL whose client site-2 answers nonsense."""
+
+    how: str = "nan"
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        private, reply = super().update(private, message, task, train, rng)
+        if len(train) != 60:  # site-2
+            return private, reply
+        spoilt = {
+            "nan": {**reply, "cross": reply["cross"] * np.nan},
+            "inf": {**reply, "triangle": reply["triangle"] + np.inf},
+            "shape": {**reply, "cross": reply["cross"][:-1]},
+            "type": {**reply, "cross": reply["cross"].astype(np.float32)},
+            "names": {"cross": reply["cross"]},
+        }
+        return private, spoilt[self.how]
+
+
+@pytest.mark.parametrize("how", ["nan", "inf", "shape", "type", "names"])
+def test_a_client_that_answers_nonsense_is_named_or_left_out(how: str) -> None:
+    federation, method = sample_federation(), Spoils(how=how)
+    with pytest.raises(DataError, match="site-2"):
+        fs.run(method, federation)
+    rest = {n: c for n, c in federation.clients.items() if n != "site-2"}
+    wanted = fs.run(fs.AFL(), dataclasses.replace(federation, clients=rest))
+    found = drive(method, federation.task, InProcess(method, federation), tolerate=True)
+    assert relative(found.state["weight"], wanted.state["weight"]) < 1e-12
+    assert found.history[0].missing == ("site-2",)
+
+
+def test_another_feature_space_is_refused_on_both_sides() -> None:
+    federation = sample_federation()
+    task, client = federation.task, federation.clients["site-0"]
+    request = Request("update", 1, 0, task.space + 1, {})
+    with pytest.raises(DataError, match="nothing was computed"):
+        handle(fs.AFL(), task, client, None, request)
+    _, answer = handle(fs.AFL(), task, client, None, Request("update", 1, 0, task.space, {}))
+    with pytest.raises(DataError, match=r"client 'site-0': its feature space is"):
+        Replies("sum", task.space + 1, tolerate=False).put("site-0", answer)
+
+
+def test_requests_survive_bytes() -> None:
+    request = Request("evaluate", 3, 12, 99, {"w": np.arange(4.0)})
+    again = Request.read(request.write())
+    assert dataclasses.replace(again, message={}) == dataclasses.replace(request, message={})
+    assert arrays.same(again.message, request.message)
+    with pytest.raises(DataError, match="without a proper head"):
+        Request.read(codec.encode({}))
+
+
+def reply(value: float) -> memoryview:
+    return codec.encode({"a": np.array([value]), "n": np.array(1)}, {"space": "7"})
+
+
+@pytest.mark.parametrize(
+    ("fold", "wanted"),
+    [
+        ("sum", {"a": 111.0}),
+        ("collect", {"x/a": 1.0, "y/a": 10.0, "z/a": 100.0}),
+        ({"x": "g0", "y": "g1", "z": "g0"}, {"g0/a": 101.0, "g1/a": 10.0}),
+    ],
+)
+def test_folds_and_their_merging(fold: Any, wanted: dict[str, float]) -> None:
+    whole, left, right = (Replies(fold, 7, tolerate=False) for _ in range(3))
+    for inbox in (whole, left):
+        inbox.put("x", reply(1.0))
+    for inbox in (whole, right):
+        inbox.put("y", reply(10.0))
+        inbox.put("z", reply(100.0))
+    left.merge(right)
+    for inbox in (whole, left):
+        assert {n: float(a[0]) for n, a in inbox.folded().items() if n.endswith("a")} == wanted
+        assert inbox.answered == {"x", "y", "z"}
+        assert inbox.received == 3 * len(reply(1.0))
+    with pytest.raises(TypeError, match="cannot merge"):
+        left.merge(Tallies(tolerate=False))
+
+
+def test_failures_are_raised_or_kept_with_their_reason() -> None:
+    strict, lenient = Replies("sum", 7, tolerate=False), Replies("sum", 7, tolerate=True)
+    with pytest.raises(DataError, match="client 'x': timed out"):
+        strict.put("x", Failure("timed out"))
+    lenient.put("x", Failure("timed out"))
+    lenient.put("y", b"rubbish")
+    assert lenient.failed["x"] == "timed out"
+    assert "damaged" in lenient.failed["y"]
+    assert not lenient.answered
+
+
+@dataclasses.dataclass(frozen=True)
+class Collecting(fs.AFL):
+    """AFL that looks at every reply by itself, and takes two rounds."""
+
+    @property
+    def rounds(self) -> int:
+        return 2
+
+    def plan(self, state: Any, clients: Any) -> Plan:
+        return Plan(tuple(clients), "collect")
+
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        total: dict[str, Any] | None = None
+        for client in sorted({name.partition("/")[0] for name in replies}):
+            total = arrays.accumulate(total, arrays.take(client, replies))
+        assert total is not None
+        return super().aggregate(state, total)
+
+
+def test_collecting_and_several_rounds() -> None:
+    federation = sample_federation()
+    result, once = fs.run(Collecting(), federation), fs.run(fs.AFL(), federation)
+    assert relative(result.state["weight"], once.state["weight"]) < 1e-12
+    assert result.rounds == 2
+    assert [line.round for line in result.history] == [1, 2]
+    assert result.bytes_up == 2 * once.bytes_up
+    # one message before the second update, one for personalisation
+    assert result.bytes_down == 2 * once.bytes_down
+
+
+def test_bytes_are_those_of_the_messages() -> None:
+    federation = sample_federation()
+    task = federation.task
+    result = fs.run(fs.AFL(), federation)
+    own = fs.AFL().update({}, {}, task, federation.clients["site-0"].train, None)[1]  # type: ignore[arg-type]
+    assert result.bytes_up == len(federation.clients) * len(codec.encode(own, {"space": f"{task.space:x}"}))
+    down = Request("evaluate", 1, 0, task.space, fs.AFL().message(result.state, "")).write()
+    assert result.bytes_down == len(federation.clients) * len(down)
+
+
+def test_the_server_never_holds_a_matrix_per_client() -> None:
+    """Peak memory while 300 clients answer with a triangle each, in units of triangles."""
+    federation = many(300, features=200, samples=4)
+    triangle = 8 * 200 * 201 / 2
+    fs.run(fs.AFL(ridge=1.0), federation)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    fs.run(fs.AFL(ridge=1.0), federation, workers=2)
+    peak = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert peak / triangle < 40
+
+
+def test_progress_counts_up_to_the_end() -> None:
+    seen: list[tuple[str, int, int]] = []
+    fs.run(fs.FedHiP(), many(50), progress=lambda *event: seen.append(event))
+    assert ("round 1: clients answering", 50, 50) in seen
+    assert ("round 1: personal models", 50, 50) in seen
+    assert all(done <= total for _, done, total in seen)
+
+
+def test_an_error_in_a_client_ends_the_run_and_leaves_no_thread() -> None:
+    federation = many(60)
+    bad = federation.clients["c00037"]
+    spoilt = np.array(bad.train.inputs)
+    spoilt[0, 0] = np.nan
+    broken = fs.Client("c00037", fs.Samples(spoilt, bad.train.labels), bad.test)
+    clients = {**federation.clients, "c00037": broken}
+    with pytest.raises(DataError, match=r"client 'c00037': features must be finite; got nan in row 0, column 0"):
+        fs.run(fs.AFL(), dataclasses.replace(federation, clients=clients))
+    assert not [t for t in threading.enumerate() if t.name.startswith("fedsolve")]
+
+
+def test_requests_are_drawn_as_they_are_sent() -> None:
+    """A transport must be able to keep a window; the loop must not build all requests at once."""
+
+    class Windowed(InProcess):
+        largest = 0
+
+        def ask(self, requests: Iterable[tuple[str, codec.Bytes]], inbox: Any, tick: Any) -> None:
+            assert iter(requests) is requests
+            super().ask(requests, inbox, tick)
+
+    federation = sample_federation()
+    drive(fs.AFL(), federation.task, Windowed(fs.AFL(), federation))
