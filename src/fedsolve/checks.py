@@ -221,7 +221,7 @@ def models_survive_disk(method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         result.save(Path(folder) / "out")
         for name, model in result.models.items():
-            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors")
+            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors", type(method))
             if loaded.scores(x).tobytes() != model.scores(x).tobytes():
                 raise CheckError(f"the model of {name!r} gives other scores after loading")
 

@@ -58,8 +58,8 @@ class Model:
         }
 
 
-def load_model(path: str | Path) -> Model:
-    """The model in a file, checked."""
+def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
+    """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue."""
     arrays, metadata = codec.read_file(Path(path))
     if metadata.get("fedsolve") != FORMAT:
         found = metadata.get("fedsolve", "none")
@@ -71,7 +71,10 @@ def load_model(path: str | Path) -> Model:
             features=maps.parse(metadata["features"]),
             class_names=tuple(json.loads(metadata["class_names"])),
         )
-        method = methods.create(metadata["method"], json.loads(metadata["settings"]))
+        settings = json.loads(metadata["settings"])
+        method = kind(**settings) if kind else methods.create(metadata["method"], settings)
+        if method.name != metadata["method"]:
+            raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
         if f"{task.space:x}" != metadata["space"]:
             raise DataError(
                 f"its feature map was {metadata['space']} when it was saved, but {metadata['features']!r} is "

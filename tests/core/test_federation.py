@@ -258,7 +258,7 @@ def test_every_row_is_used_once_for_training_or_testing(
         return
     federation = data.split(how, clients=clients, seed=seed, test=share, min_samples=1)
     train, test = ids(federation, "train"), ids(federation, "test")
-    assert sorted(sum([*train.values(), *test.values()], [])) == list(range(count))
+    assert sorted(row for part in (*train.values(), *test.values()) for row in part) == list(range(count))
     for name, client in federation.clients.items():
         total = len(client.train) + len(client.test)
         assert len(client.train) >= 1
@@ -377,7 +377,7 @@ def test_a_split_that_needs_no_mending_moves_nothing() -> None:
 
 @pytest.mark.parametrize("least", [0, -1])
 def test_a_minimum_that_would_leave_clients_empty_is_refused(least: int) -> None:
-    with pytest.raises(ParameterError, match="min.samples must be an integer of at least 1"):
+    with pytest.raises(ParameterError, match=r"min.samples must be an integer of at least 1"):
         table(60).split(fs.dirichlet(0.001), clients=10, min_samples=least)
 
 

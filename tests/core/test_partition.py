@@ -202,7 +202,7 @@ def test_top_up_takes_from_the_largest_and_leaves_the_rest_alone() -> None:
 def test_top_up_says_when_a_smaller_minimum_would_do() -> None:
     with pytest.raises(DataError, match="use fewer clients or a smaller min-samples"):
         top_up([np.arange(3), np.arange(3, 5)], 3, derive(0))
-    with pytest.raises(DataError, match="use fewer clients$"):
+    with pytest.raises(DataError, match=r"use fewer clients$"):
         top_up([np.arange(1), np.arange(0)], 3, derive(0))
 
 

@@ -1,0 +1,613 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import codec
+
+with warnings.catch_warnings():  # typer imports names that its own click calls deprecated: not ours to mend
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from fedsolve import cli
+
+FAST = ("run", "--no-alone", "--quiet")
+
+
+def shell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The real command, in a process of its own."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-m", "fedsolve", *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+class Outcome:
+    """What the command did, in this process."""
+
+    def __init__(self, code: Any, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The same without a new process: much faster. The working folder is tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["fedsolve", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        found = capsys.readouterr()
+        return Outcome(stop.value.code or 0, found.out, found.err)
+
+    return call
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+
+def samples(folder: Path, name: str = "d.npz", **changes: Any) -> Path:
+    """A small table of three classes in five features, that a linear model tells apart, but not always."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=90)
+    x = np.random.default_rng(1).normal(size=(3, 5))[y] + rng.normal(size=(90, 5))
+    arrays = {"x": x, "y": y, "x_test": x[:20], "y_test": y[:20], **changes}
+    np.savez(folder / name, **{key: value for key, value in arrays.items() if value is not None})
+    return folder / name
+
+
+def arrays(path: Path) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """A result without what differs from run to run: times."""
+    found: dict[str, Any] = json.loads((path / "result.json").read_text())
+    del found["seconds"]
+    for line in found["history"]:
+        del line["seconds"]
+    return found
+
+
+# --- the real command ---
+
+
+def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: Path) -> None:
+    done = shell(tmp_path, "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    out = tmp_path / "runs" / "digits-fedhip-0"
+    assert os.listdir(tmp_path) == ["runs"]
+    assert sorted(os.listdir(out)) == ["models", "result.json", "state.safetensors"]
+    names = [f"client-{number:02d}" for number in range(20)]
+    assert sorted(os.listdir(out / "models")) == [f"{name}.safetensors" for name in [*names, "global"]]
+    found = figures(out)
+    assert found["settings"]["partition"] == "dirichlet:0.1"
+    assert found["accuracy"]["mean"] > 0.9
+    lines = done.stdout.strip().splitlines()
+    assert lines[0] == "fedhip on digits: 20 clients, split dirichlet:0.1, seed 0"
+    assert lines[1].split()[:4] == ["client", "train", "test", "accuracy"]
+    rows = {line.split()[0]: line.split()[1:4] for line in lines if line.startswith("client-")}
+    assert list(rows) == names
+    for name, (train, test, accuracy) in rows.items():
+        client = found["clients"][name]
+        assert (int(train), int(test)) == (client["train"], client["test"])
+        assert float(accuracy) == pytest.approx(100 * client["accuracy"], abs=0.051)
+    total = next(line for line in lines if line.startswith("fedhip  "))
+    assert f"{100 * found['accuracy']['mean']:.1f} %" in total
+    assert f"{100 * found['accuracy']['pooled']:.1f} %" in total
+    assert any(line.startswith("training alone") for line in lines)
+    assert f"{found['data']['moved']} samples were moved" in done.stdout
+    assert "saved in runs/digits-fedhip-0" in done.stdout
+    assert "try: fedsolve predict runs/digits-fedhip-0/models/client-00.safetensors" in done.stdout
+
+
+def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert shell(tmp_path, *FAST, "--out", name).returncode == 0
+    assert figures(tmp_path / "one") == figures(tmp_path / "two")
+    assert listing(tmp_path / "one" / "models") == listing(tmp_path / "two" / "models")
+
+
+def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+    done = shell(tmp_path, "run", "--method", "fedhp")
+    assert done.returncode == 2
+    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip'?\n"
+    assert listing(tmp_path) == {}
+
+
+def test_nothing_is_printed_but_the_result(command: Command) -> None:
+    assert command("run", "--method", "fedhp").out == ""
+    assert command("run", "--clients", "3").out.startswith("fedhip on digits")
+
+
+def test_usage_errors_exit_with_two_as_well(tmp_path: Path) -> None:
+    for arguments, text in (
+        (("run", "--clients", "abc"), "'abc' is not a valid integer"),
+        (("run", "--bogus"), "--bogus"),
+        (("predict",), "MODEL"),
+    ):
+        done = shell(tmp_path, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+    assert listing(tmp_path) == {}
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    done = shell(tmp_path, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"fedsolve {fs.__version__}\n", "")
+    done = shell(tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("run", "methods", "predict"):
+        assert f"  {name} " in done.stdout
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['fedsolve', '--help']\n"
+        "from fedsolve.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', sorted({'numpy', 'scipy', 'sklearn', 'torch', 'flwr'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_ctrl_c_is_one_line_exit_code_130_and_nothing_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(255, size=(40_000, 700), dtype=np.uint8)
+    np.savez(tmp_path / "large.npz", x=x, y=rng.integers(10, size=len(x)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedsolve", "run", "--data", "large.npz", "--out", "out"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        time.sleep(2.0)
+        assert process.poll() is None, "too fast a machine: enlarge the data"
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err == "fedsolve: stopped; nothing was written\n"
+    assert out.strip() == ""
+    assert time.monotonic() - started < 10
+    assert os.listdir(tmp_path) == ["large.npz"]
+
+
+# --- run ---
+
+
+def test_quiet_prints_where_the_result_is_and_nothing_else(command: Command, tmp_path: Path) -> None:
+    done = command("run", "--quiet", "--clients", "5")
+    assert (done.code, done.out, done.err) == (0, "runs/digits-fedhip-0\n", "")
+    assert len(figures(tmp_path / "runs" / "digits-fedhip-0")["clients"]) == 5
+
+
+def test_out_names_the_place_and_an_earlier_result_is_replaced(command: Command, tmp_path: Path) -> None:
+    assert command(*FAST, "--out", "a/b", "--clients", "4").out == "a/b\n"
+    assert command(*FAST, "--out", "a/b", "--clients", "3").code == 0
+    assert os.listdir(tmp_path / "a") == ["b"]
+    assert sorted(figures(tmp_path / "a" / "b")["clients"]) == ["client-00", "client-01", "client-02"]
+
+
+def test_out_may_be_the_empty_folder_one_is_in(command: Command, tmp_path: Path) -> None:
+    done = command(*FAST, "--out", ".", "--clients", "3")
+    assert done.code in (0, 2)
+    if done.code:
+        assert done.err.startswith("fedsolve: ") and done.err.count("\n") == 1
+        assert listing(tmp_path) == {}
+    else:
+        assert sorted(os.listdir(tmp_path)) == ["models", "result.json", "state.safetensors"]
+
+
+@pytest.mark.parametrize("method", ["local", "afl", "fedhip"])
+def test_every_method_runs(command: Command, tmp_path: Path, method: str) -> None:
+    done = command("run", "--method", method, "--out", "out", "--clients", "4", "--partition", "iid")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip().startswith(f"{method} on digits: 4 clients, split iid, seed 0\n")
+    found = figures(tmp_path / "out")
+    assert found["method"] == method
+    assert found["accuracy"]["mean"] > 0.85
+    assert (tmp_path / "out" / "models" / "global.safetensors").exists() == (method != "local")
+    assert all(("alone" in client) == (method != "local") for client in found["clients"].values())
+    if method == "local":
+        assert found["bytes"] == {"up": 0, "down": 0}
+
+
+def test_set_changes_parameters_and_they_are_kept(command: Command, tmp_path: Path) -> None:
+    assert command(*FAST, "--out", "out", "--set", "alpha=20", "--set", "intercept=yes").code == 0
+    found = figures(tmp_path / "out")
+    assert found["settings"]["set"] == {"alpha": 20.0, "beta": 1.0, "intercept": True}
+    assert {client["chosen"]["alpha"] for client in found["clients"].values()} == {20.0}
+    assert command(*FAST, "--out", "auto", "--set", "alpha=auto").code == 0
+    assert figures(tmp_path / "auto")["settings"]["set"]["alpha"] == "auto"
+
+
+def test_the_command_does_what_the_library_does(command: Command, tmp_path: Path) -> None:
+    options = ("--clients", "6", "--partition", "classes:3", "--seed", "5", "--test", "0.3", "--participation", "0.5")
+    assert command(*FAST, "--out", "out", *options).code == 0
+    found = figures(tmp_path / "out")
+    federation = fs.load("digits").split(fs.classes(3), clients=6, seed=5, test=0.3)
+    wanted = fs.run(fs.FedHiP(), federation, seed=5, participation=0.5)
+    assert found["accuracy"]["mean"] == wanted.accuracy.mean
+    assert found["data"]["fingerprint"] == federation.fingerprint
+    assert len(found["history"][0]["missing"]) == 3
+
+
+def test_a_toml_file_gives_settings_and_options_override_it(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        'method = "fedhip"\nclients = 4\npartition = "iid"\nseed = 3\nalone = false\n[set]\nalpha = 2\nbeta = "0.5"\n'
+    )
+    assert command("run", "--quiet", "--config", "c.toml", "--out", "one").code == 0
+    found = figures(tmp_path / "one")["settings"]
+    assert (found["clients"], found["partition"], found["seed"], found["alone"]) == (4, "iid", 3, False)
+    assert found["set"] == {"alpha": 2, "beta": 0.5, "intercept": False}
+    options = ("--config", "c.toml", "--out", "two", "--clients", "5", "--set", "alpha=7")
+    assert command("run", "--quiet", *options).code == 0
+    found = figures(tmp_path / "two")["settings"]
+    assert (found["clients"], found["seed"], found["set"]["alpha"], found["set"]["beta"]) == (5, 3, 7.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--partition", "classes:2", "--seed", "7", "--clients", "6", "--set", "alpha=3"),
+        ("--partition", "dirichlet:0.123456789", "--clients", "6"),
+        ("--data", "synthetic:0.5,0.5", "--partition", "by-client", "--clients", "5"),
+        ("--data", "d.npz", "--test", "official", "--clients", "5", "--method", "afl"),
+    ],
+)
+def test_the_settings_of_a_result_give_the_same_figures_again(
+    command: Command, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    samples(tmp_path)
+    assert command("run", "--quiet", "--out", "one", *options).code == 0
+    assert command("run", "--quiet", "--out", "two", "--config", "one/result.json").code == 0
+    assert figures(tmp_path / "one") == figures(tmp_path / "two")
+
+
+def test_another_method_drops_the_parameters_of_the_file(command: Command, tmp_path: Path) -> None:
+    assert command(*FAST, "--out", "one", "--clients", "4", "--set", "alpha=3").code == 0
+    assert command(*FAST, "--out", "two", "--config", "one/result.json", "--method", "local").code == 0
+    found = figures(tmp_path / "two")["settings"]
+    assert (found["method"], found["clients"], found["set"]) == ("local", 4, {"ridge": "auto", "intercept": False})
+
+
+def test_files_go_to_a_folder_with_their_name(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "sub:1").mkdir()
+    for where in (tmp_path, tmp_path / "sub:1"):
+        samples(where, "my.data.npz")
+        done = command(*FAST, "--data", str(where / "my.data.npz"), "--clients", "4")
+        assert (done.code, done.out) == (0, "runs/my.data-fedhip-0\n")
+    assert command(*FAST, "--data", "synthetic:1,0.5", "--clients", "4").out == "runs/synthetic-1-0.5-fedhip-0\n"
+    assert sorted(os.listdir(tmp_path)) == ["my.data.npz", "runs", "sub:1"]
+
+
+def test_test_may_be_global(command: Command, tmp_path: Path) -> None:
+    samples(tmp_path)
+    assert command(*FAST, "--data", "d.npz", "--test", "global", "--clients", "4", "--out", "out").code == 0
+    assert {client["test"] for client in figures(tmp_path / "out")["clients"].values()} == {20}
+
+
+def test_without_test_data_accuracies_are_dashes_and_null(command: Command, tmp_path: Path) -> None:
+    done = command("run", "--test", "0", "--clients", "4", "--out", "out")
+    assert (done.code, done.err) == (0, "")
+    assert figures(tmp_path / "out")["accuracy"] == {"mean": None, "pooled": None, "std": None, "worst_decile": None}
+    assert done.out.strip().splitlines()[2].split()[3] == "-"
+
+
+def test_many_clients_show_the_worst_and_the_best(command: Command) -> None:
+    done = command("run", "--no-alone", "--clients", "50")
+    assert sum(line.startswith("client-") for line in done.out.splitlines()) == cli.ROWS
+    assert "(the 15 worst and best of 50 clients; all are in result.json)" in done.out
+
+
+def test_names_with_brackets_are_shown_as_they_are(command: Command, tmp_path: Path) -> None:
+    samples(tmp_path, "[bold]d.npz", client=np.array(["[red]", "[ward 1]", "c"])[np.arange(90) % 3])
+    done = command("run", "--data", "[bold]d.npz", "--partition", "by-client", "--out", "out[x]")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split("  ")[0] for line in done.out.strip().splitlines()[2:5]] == ["[red]", "[ward 1]", "c"]
+    assert done.out.strip().startswith("fedhip on [bold]d.npz: ")
+    assert "saved in out[x]: " in done.out
+    done = command("run", "--out", "a[/b]", "--clients", "3")  # a folder "a[" with a folder "b]"
+    assert done.code == 0
+    assert "saved in a[/b]: " in done.out
+
+
+def test_a_full_disk_is_a_sentence(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(codec, "write_bytes", full)
+    done = command(*FAST, "--clients", "3", "--out", "out")
+    assert done.code == 2
+    assert done.err.startswith("fedsolve: cannot write to out")
+    assert done.err.count("\n") == 1
+    assert listing(tmp_path) == {}
+
+
+# --- methods ---
+
+
+def test_methods_lists_every_method(command: Command) -> None:
+    done = command("methods")
+    assert (done.code, done.err) == (0, "")
+    firsts = [line.split()[0] for line in done.out.splitlines() if line[:1].strip()]
+    assert firsts[:4] == ["method", "local", "afl", "fedhip"]
+    assert "fedsolve methods NAME" in done.out
+
+
+def test_methods_shows_one_with_its_parameters(command: Command) -> None:
+    done = command("methods", "fedhip")
+    assert done.code == 0
+    assert done.out.startswith("fedhip: A global model and a personal one a client")
+    rows = {line.split()[0]: line.split()[1] for line in done.out.splitlines() if line[:1].strip()}
+    assert (rows["rounds"], rows["alpha"], rows["beta"], rows["intercept"]) == ("1", "auto", "1.0", "false")
+    assert "Tang et al." in done.out
+
+
+def test_methods_refuses_an_unknown_one(command: Command) -> None:
+    done = command("methods", "fedhp")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip'?\n"
+
+
+# --- predict ---
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the samples, and one with named classes beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    table = fs.load(str(samples(folder)))
+    fs.run(fs.FedHiP(), table.split(fs.iid(), clients=4)).models["client-00"].save(folder / "m.safetensors")
+    named = samples(folder, "n.npz", y=np.array(["red", "blue", "green"])[table.labels], x_test=None, y_test=None)
+    fs.run(fs.AFL(), fs.load(str(named)).split(fs.iid(), clients=4)).models["client-00"].save(folder / "n.safetensors")
+    return folder
+
+
+def test_predict_prints_a_class_a_line_and_the_accuracy_aside(command: Command, trained: Path) -> None:
+    done = command("predict", str(trained / "m.safetensors"), "--data", str(trained / "d.npz"))
+    x, y = (arrays(trained / "d.npz")[key] for key in ("x", "y"))
+    wanted = fs.load_model(trained / "m.safetensors").predict(x)
+    assert done.code == 0
+    assert done.out.split() == [str(label) for label in wanted]
+    assert done.err == f"accuracy {(wanted == y).mean():.4f} on 90 samples\n"
+    assert 0.6 < (wanted == y).mean() < 1
+
+
+def test_predict_without_labels_says_nothing_of_accuracy(command: Command, trained: Path, tmp_path: Path) -> None:
+    samples(tmp_path, y=None)
+    done = command("predict", str(trained / "m.safetensors"), "--data", "d.npz")
+    assert (done.code, done.err, len(done.out.split())) == (0, "", 90)
+
+
+def test_predict_writes_npz(command: Command, trained: Path, tmp_path: Path) -> None:
+    done = command("predict", str(trained / "m.safetensors"), "--data", str(trained / "d.npz"), "--out", "p.npz")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "90 predictions in p.npz"
+    assert done.out.splitlines()[1].startswith("accuracy 0.")
+    found, x = arrays(tmp_path / "p.npz"), arrays(trained / "d.npz")["x"]
+    assert sorted(found) == ["label", "scores"]
+    np.testing.assert_array_equal(found["scores"], fs.load_model(trained / "m.safetensors").scores(x))
+    np.testing.assert_array_equal(found["label"], found["scores"].argmax(1))
+    assert os.listdir(tmp_path) == ["p.npz"]
+
+
+def test_predict_writes_csv_with_the_names_of_classes(command: Command, trained: Path, tmp_path: Path) -> None:
+    done = command("predict", str(trained / "n.safetensors"), "--data", str(trained / "n.npz"), "--out", "p.csv")
+    assert (done.code, done.err) == (0, "")
+    with (tmp_path / "p.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["label", "score_0", "score_1", "score_2"]
+    x, y = (arrays(trained / "n.npz")[key] for key in ("x", "y"))
+    scores = np.array([row[1:] for row in rows], dtype=float)
+    np.testing.assert_array_equal(scores, fs.load_model(trained / "n.safetensors").scores(x))
+    labels = [row[0] for row in rows]
+    assert labels == [("blue", "green", "red")[i] for i in scores.argmax(1)]
+    assert f"accuracy {np.mean(np.array(labels) == y):.4f} on 90 samples\n" in done.out
+
+
+def test_predict_from_a_csv_file_is_the_same(command: Command, trained: Path, tmp_path: Path) -> None:
+    x, y = (arrays(trained / "d.npz")[key] for key in ("x", "y"))
+    lines = [",".join(map(repr, [*row, label])) for row, label in zip(x.tolist(), y.tolist(), strict=True)]
+    (tmp_path / "d.csv").write_text("\n".join(["a,b,c,d,e,y", *lines]))
+    one = command("predict", str(trained / "m.safetensors"), "--data", "d.csv")
+    two = command("predict", str(trained / "m.safetensors"), "--data", str(trained / "d.npz"))
+    assert (one.out, one.err) == (two.out, two.err)
+
+
+# --- mistakes ---
+
+
+def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str) -> None:
+    """Exit code 2, one line that names the thing, and everything as it was."""
+    assert done.code == 2
+    assert done.out.strip() == ""
+    assert done.err.startswith("fedsolve: ")
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+    for part in wanted:
+        assert part in done.err
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
+        ("--method nothing-like-it", "known: afl, fedhip, local"),
+        ("--set gamma=1", "'gamma'"),
+        ("--set alhpa=1", "did you mean 'alpha'"),
+        ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),
+        ("--set alpha=nan", "got nan"),
+        ("--set alpha=inf", "got inf"),
+        ("--set alpha=abc", "got 'abc'"),
+        ("--set alpha=", "parameter 'alpha'"),
+        ("--set intercept=maybe", "parameter 'intercept' of FedHiP must be true or false; got 'maybe'"),
+        ("--set alpha", "--set takes NAME=VALUE"),
+        ("--set =3", "--set takes NAME=VALUE"),
+        ("--partition dirichlett:1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
+        ("--partition dirichlet:-1", "got -1.0"),
+        ("--partition dirichlet:x", "'dirichlet:x'"),
+        ("--partition classes:0", "got 0"),
+        ("--partition iid:4", "'iid:4'"),
+        ("--partition by-client", "digits has no column 'client'"),
+        ("--data digit", "unknown data set 'digit'; did you mean 'digits'"),
+        ("--data digits:3", "'digits:3'"),
+        ("--data synthetic:x", "'synthetic:x"),
+        ("--data missing.npz", "missing.npz"),
+        ("--data missing.csv", "missing.csv"),
+        ("--data nan.npz", "nan.npz: inputs must be finite; got nan in row 3, column 1"),
+        ("--data half.npz", "half.npz: labels must be integers; got 0.5"),
+        ("--data negative.npz", "negative.npz: labels must be integers from 0 on; got -1"),
+        ("--data short.npz", "short.npz: 90 inputs but 50 labels"),
+        ("--data text.npz", "text.npz is damaged or not an .npz file"),
+        ("--data notes.txt", "notes.txt"),
+        ("--data empty.csv", "empty.csv"),
+        ("--data head.csv", "head.csv"),
+        ("--clients 0", "clients must be an integer of at least 1; got 0"),
+        ("--clients -4", "got -4"),
+        ("--clients 5000", "5000 clients are more than the 1797 samples of digits"),
+        ("--clients 1000", "1000 clients"),
+        ("--test 1.5", "test must be a share from 0 up to but not including 1; got 1.5"),
+        ("--test -0.1", "got -0.1"),
+        ("--test nan", "got nan"),
+        ("--test nonsense", "'nonsense'"),
+        ("--test global", "digits has no official test set"),
+        ("--test official", "digits has no official test set"),
+        ("--participation 0", "participation must be a share above 0 and at most 1; got 0.0"),
+        ("--participation 2", "got 2.0"),
+        ("--participation nan", "got nan"),
+        ("--method afl --rounds 7", "afl takes exactly 1 round; got rounds=7"),
+        ("--rounds 0", "fedhip takes exactly 1 round; got rounds=0"),
+        ("--seed -1", "seed must be an integer of at least 0; got -1"),
+        ("--min-samples 0", "min-samples must be an integer of at least 1; got 0"),
+        ("--min-samples 200", "20 clients with at least 200 samples each need 4000"),
+        ("--features nonsense", "unknown feature map 'nonsense'"),
+        ("--runtime nonsense", "unknown runtime 'nonsense'"),
+        ("--out full", "full exists and is not a result of fedsolve"),
+        ("--out notes.txt", "notes.txt exists and is not a result of fedsolve"),
+        ("--out notes.txt/below", "cannot write to notes.txt/below"),
+        ("--out " + "x" * 300, "File name too long"),
+        ("--config missing.toml", "cannot read missing.toml"),
+        ("--config full", "cannot read full"),
+        ("--config bad.toml", "bad.toml is not a TOML file of settings"),
+        ("--config bad.json", "bad.json is not a TOML file of settings, nor the result.json of a run"),
+        ("--config key.toml", "setting in key.toml: 'cleints'; did you mean 'clients'"),
+    ],
+)
+def test_a_mistake_in_run_is_one_line_and_leaves_nothing(
+    command: Command, tmp_path: Path, arguments: str, wanted: str
+) -> None:
+    if "--data" in arguments:
+        whole = arrays(samples(tmp_path, "whole.npz"))
+        spoilt = whole["x"].copy()
+        spoilt[3, 1] = np.nan
+        samples(tmp_path, "nan.npz", x=spoilt)
+        samples(tmp_path, "half.npz", y=whole["y"] / 2)
+        samples(tmp_path, "negative.npz", y=whole["y"] - 1)
+        samples(tmp_path, "short.npz", y=whole["y"][:50])
+        (tmp_path / "text.npz").write_text("no zip")
+        (tmp_path / "empty.csv").write_text("")
+        (tmp_path / "head.csv").write_text("a,b,y\n")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    (tmp_path / "bad.toml").write_text("method = \n")
+    (tmp_path / "bad.json").write_text('{"format": 1}')
+    (tmp_path / "key.toml").write_text("cleints = 4\n")
+    before = listing(tmp_path)
+    mistake(command("run", *arguments.split()), before, tmp_path, wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("method = 3", "method"),
+        ("data = 5", "data"),
+        ('clients = "four"', "clients"),
+        ("clients = 2.5", "clients"),
+        ("partition = 3", "partition"),
+        ("test = [1]", "test"),
+        ("test = true", "test"),
+        ('min_samples = "2"', "min-samples"),
+        ("features = 1", "feature"),
+        ('seed = "x"', "seed"),
+        ("seed = 1.5", "seed"),
+        ('participation = "all"', "participation"),
+        ("runtime = 1", "runtime"),
+        ('rounds = "1"', "rounds"),
+        ('alone = "no"', "alone"),
+        ("set = 3", "set"),
+        ('set = "alpha=3"', "set"),
+        ("set = {alpha = [1]}", "alpha"),
+        ("set = {intercept = 1}", "intercept"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_refused_by_name(command: Command, tmp_path: Path, line: str, name: str) -> None:
+    (tmp_path / "c.toml").write_text(line + "\n")
+    mistake(command("run", "--config", "c.toml"), listing(tmp_path), tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("missing.safetensors --data d.npz", "cannot read missing.safetensors"),
+        ("cut.safetensors --data d.npz", "cut.safetensors is damaged"),
+        ("d.npz --data d.npz", "d.npz is damaged or not a safetensors file"),
+        ("other.safetensors --data d.npz", "other.safetensors is not a fedsolve model"),
+        ("m.safetensors --data missing.npz", "missing.npz"),
+        ("m.safetensors --data wide.npz", "wide.npz: the model of 'client-00' takes inputs of shape (5,); got (10,)"),
+        ("m.safetensors --data bare.npz", "bare.npz needs an array 'x'"),
+        ("m.safetensors --data nan.npz", "nan.npz: inputs: inputs must be finite; got nan"),
+        ("m.safetensors --data short.npz", "short.npz: 90 inputs but 50 labels"),
+        ("m.safetensors --data words.npz", "words.npz: unknown class 'a'"),
+        ("m.safetensors --data notes.txt", "notes.txt: wanted a file that ends in .npz, .csv, .parquet"),
+        ("m.safetensors --data d.npz --out missing/p.csv", "there is no folder missing"),
+        ("m.safetensors --data d.npz --out p.txt", ".csv or .npz; got p.txt"),
+        ("m.safetensors --data d.npz --out p", ".csv or .npz; got p"),
+        ("m.safetensors --data d.npz --out folder.csv", "folder.csv"),
+    ],
+)
+def test_a_mistake_in_predict_is_one_line_and_leaves_nothing(
+    command: Command, tmp_path: Path, trained: Path, arguments: str, wanted: str
+) -> None:
+    whole = arrays(samples(tmp_path))
+    samples(tmp_path, "wide.npz", x=np.hstack([whole["x"], whole["x"]]))
+    samples(tmp_path, "bare.npz", x=None)
+    samples(tmp_path, "nan.npz", x=np.where(whole["x"] > 0, np.nan, whole["x"]))
+    samples(tmp_path, "short.npz", y=whole["y"][:50])
+    samples(tmp_path, "words.npz", y=np.array(["a", "b", "c"])[whole["y"]])
+    content = (trained / "m.safetensors").read_bytes()
+    (tmp_path / "m.safetensors").write_bytes(content)
+    (tmp_path / "cut.safetensors").write_bytes(content[:-5])
+    codec.write_file(tmp_path / "other.safetensors", {"weight": np.zeros((5, 3))})
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "folder.csv").mkdir()
+    before = listing(tmp_path)
+    mistake(command("predict", *arguments.split()), before, tmp_path, wanted)
