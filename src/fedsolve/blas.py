@@ -72,11 +72,9 @@ def cholesky(lower: Float) -> Float | None:
 
 def rcond(lower: Float, factor: Float) -> float:
     """LAPACK's estimate of the reciprocal condition number (1-norm) of a matrix, given its factor."""
-    size = len(lower)
-    magnitude = np.abs(np.tril(lower))
-    norm = float((magnitude.sum(0) + magnitude.sum(1) - np.diagonal(magnitude)).max())
-    result = ctypes.c_double(0.0)
+    size, result = len(lower), ctypes.c_double(0.0)
     work, integers = np.empty(3 * size), np.empty(size, dtype=np.int64)
+    norm = _routine("dlansy")(b"1", b"L", size, lower, max(1, size), work)
     _routine("dpocon")(b"L", size, factor, max(1, size), norm, result, work, integers, 0)
     return result.value
 
@@ -108,21 +106,23 @@ def symmetric_product(lower: Float, right: Float) -> Float:
 
 
 @cache
-def _routine(name: str) -> Callable[..., None]:
+def _routine(name: str) -> Callable[..., float]:
     """A routine by name, taking plain values: texts, integers, floats and arrays, all passed by address."""
     library = cython_blas if name in cython_blas.__pyx_capi__ else cython_lapack
     capsule = library.__pyx_capi__[name]
     signature = _signature(capsule).decode()
-    kinds = re.sub(r"^void \((.*)\)$", r"\1", signature).replace(" *", "").split(", ")
+    result, arguments = re.fullmatch(r"(\w+) \((.*)\)", signature).groups()  # type: ignore[union-attr]
+    kinds = arguments.replace(" *", "").split(", ")
     # The signature travels with the pointer, so an interface with other integers is noticed and not guessed at.
-    if not all(kind in ("char", "int") or kind.endswith("_d") for kind in kinds):
+    if not all(kind in ("char", "int", "void") or kind.endswith("_d") for kind in (result, *kinds)):
         raise ImportError(f"SciPy's {name} has an interface that fedsolve does not know: {signature}")
-    function = ctypes.CFUNCTYPE(None)(_pointer(capsule, _signature(capsule)))
+    restype = None if result == "void" else ctypes.c_double
+    function = ctypes.CFUNCTYPE(restype)(_pointer(capsule, _signature(capsule)))
 
-    def call(*values: Any) -> None:
+    def call(*values: Any) -> float:
         if len(values) != len(kinds):
             raise TypeError(f"{name} takes {len(kinds)} values; got {len(values)}")
-        function(*(_address(value, kind) for value, kind in zip(values, kinds, strict=True)))
+        return float(function(*(_address(value, kind) for value, kind in zip(values, kinds, strict=True))) or 0.0)
 
     return call
 

@@ -5,10 +5,12 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,9 +44,14 @@ def main() -> None:
     except FedsolveError as error:
         print(f"fedsolve: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("fedsolve: stopped; nothing was written", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"fedsolve: {error.strerror or error}{where}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == 130:  # typer turns Ctrl-C into this, without a word
+            print("fedsolve: stopped; nothing was written", file=sys.stderr)  # noqa: T201
+        raise
 
 
 def _version(wanted: bool) -> None:
@@ -159,8 +166,8 @@ def run_command(
         for stale in ("set", "rounds"):  # they belonged to the file's method
             values.pop(stale, None)
     values |= {name: value for name, value in given.items() if value is not None}
-    values["set"] = {**values.get("set", {}), **_assignments(assign or [])}
     settings = Settings.of(values, str(config))
+    settings = replace(settings, set={**settings.set, **_assignments(assign or [])})
     target = out or Path("runs") / f"{_stem(settings.data)}-{settings.method}-{settings.seed}"
     if target.exists() and not replaceable(target):
         raise DataError(f"{target} exists and is not a result of fedsolve; name another place with --out")
@@ -267,7 +274,9 @@ def _read_config(path: Path | None) -> dict[str, Any]:
 
 
 def _stem(data: str) -> str:
-    return Path(data).stem if "." in Path(data).name and ":" not in data else data.replace(":", "-").replace(",", "-")
+    from fedsolve.data.catalog import ENDINGS
+
+    return Path(data).stem if Path(data).suffix.lower() in ENDINGS else re.sub(r"[^\w.]+", "-", data)
 
 
 @contextmanager
@@ -300,17 +309,19 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
     try:
         yield report
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _show(result: Result, saved: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
     settings = result.settings
     console.print(
-        f"[bold]{settings['method']}[/bold] on {settings['data']}: {settings['clients']} clients, split "
+        f"[bold]{settings['method']}[/bold] on {escape(settings['data'])}: {settings['clients']} clients, split "
         f"{settings['partition']}, seed {settings['seed']}"
     )
     clients = result.clients
@@ -331,7 +342,7 @@ def _show(result: Result, saved: Path) -> None:
         for other in [client.alone] * with_alone + [client.shared] * with_shared:
             cells += [_percent(other), _gain(client.accuracy, other)]
         cells += [f"{client.chosen[key]:.3g}" if key in client.chosen else "" for key in chosen]
-        table.add_row(name, *cells)
+        table.add_row(escape(name), *cells)
     console.print(table)
     if len(shown) < len(clients):
         console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
@@ -351,9 +362,10 @@ def _show(result: Result, saved: Path) -> None:
     files = (
         f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
     )
-    console.print(f"saved in [bold]{saved}[/bold]: {files}", soft_wrap=True)
+    console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
     if example:
-        console.print(f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE", soft_wrap=True)
+        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE"
+        console.print(command, soft_wrap=True, markup=False)
 
 
 def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:

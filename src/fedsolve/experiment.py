@@ -17,6 +17,14 @@ from fedsolve.runtime.inprocess import run
 from fedsolve.runtime.loop import Progress
 
 RUNTIMES = ("local",)
+_TEXT = ((str,), "a text")
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
+    **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
+    "alone": ((bool,), "true or false"),
+    "set": ((Mapping,), "a table of parameters"),
+    "test": ((int, float, str), "a number or a text"),
+    "participation": ((int, float), "a number"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,10 @@ class Settings:
         for name in values:
             if name not in known:
                 raise unknown(f"setting in {source}:", name, known)
+        for name, value in values.items():
+            kinds, words = _KINDS.get(name, ((object,), ""))
+            if not isinstance(value, kinds):
+                raise ParameterError(f"setting {name!r} in {source} must be {words}; got {value!r}")
         return cls(**values)
 
 
@@ -53,11 +65,13 @@ def federation_of(settings: Settings) -> Federation:
     if name.startswith("synthetic:") and name.count(",") == 1:
         name += f",{20 if settings.clients is None else settings.clients}"  # as many natural clients as are asked for
     table = catalog.load(name, seed=_seed(settings.seed))
-    how = partition.parse(settings.partition)
-    least = settings.min_samples
-    if isinstance(least, bool) or not isinstance(least, int) or least < 1:
-        raise ParameterError(f"min-samples must be an integer of at least 1; got {least!r}")
-    split = table.split(how, clients=settings.clients, seed=settings.seed, test=settings.test, min_samples=least)
+    split = table.split(
+        partition.parse(settings.partition),
+        clients=settings.clients,
+        seed=settings.seed,
+        test=settings.test,
+        min_samples=settings.min_samples,
+    )
     features = maps.parse(settings.features)
     return split if settings.features == "identity" else split.with_features(features)
 

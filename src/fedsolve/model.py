@@ -80,12 +80,15 @@ def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
                 f"its feature map was {metadata['space']} when it was saved, but {metadata['features']!r} is "
                 f"{task.space:x} here"
             )
+        if task.class_names and len(task.class_names) != task.classes:
+            raise DataError(f"it names {len(task.class_names)} of {task.classes} classes")
+        owner = metadata["owner"]
         # The arrays fit together if they give one score a class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)))
         if blank.shape != (1, task.classes):
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
     except FedsolveError as error:
         raise DataError(f"{path} cannot be used: {error}") from error
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    return Model(method, task, arrays, metadata["owner"])
+    return Model(method, task, arrays, owner)

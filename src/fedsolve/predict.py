@@ -58,6 +58,8 @@ def write_predictions(found: Predictions, path: Path) -> None:
         raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
     if not path.parent.is_dir():
         raise DataError(f"there is no folder {path.parent} to write {path.name} to")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file")
     if suffix == ".npz":
         binary = io.BytesIO()
         np.savez(binary, label=found.labels, scores=found.scores)

@@ -157,7 +157,7 @@ class Result:
 
         An earlier result in the same place is replaced; any other content is left alone and refused.
         """
-        target = Path(directory)
+        target = Path(directory).absolute() if Path(directory).name in ("", "..") else Path(directory)
         if target.exists() and not replaceable(target):
             raise DataError(f"{target} exists and is not a result of fedsolve; name another place, or remove it first")
         try:
@@ -178,12 +178,18 @@ class Result:
             if target.exists():
                 retired = temporary.with_name(temporary.name + ".old")
                 os.rename(target, retired)
-                os.rename(temporary, target)
+                try:
+                    os.rename(temporary, target)
+                except BaseException:
+                    os.rename(retired, target)
+                    raise
                 shutil.rmtree(retired)
             else:
                 os.rename(temporary, target)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise DataError(f"cannot write to {target}: {error.strerror or error}") from error
             raise
         return target
 
@@ -215,7 +221,7 @@ class Result:
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{folder / 'result.json'} is damaged: {type(error).__name__}: {error}") from error
@@ -241,7 +247,17 @@ class _SavedModels(Mapping[str, Model]):
 
 def replaceable(target: Path) -> bool:
     """Whether a place may be written over: an empty folder or an earlier result."""
-    return target.is_dir() and ((target / "result.json").is_file() or not any(target.iterdir()))
+    if not target.is_dir():
+        return False
+    held = {path.name for path in target.iterdir()}
+    if not held:
+        return True
+    if not held <= {"result.json", "state.safetensors", "models"}:
+        return False
+    try:
+        return bool(json.loads((target / "result.json").read_text())["format"] == FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def versions() -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
@@ -18,6 +20,7 @@ from fedsolve.rng import derive
 
 _LABELS = ("y", "label")
 _NPZ_KEYS = ("x", "y", "x_test", "y_test", "client")
+_WORDS = {"y": "label", "client": "client"}
 
 
 def load(name: str, *, seed: int = 0) -> Table:
@@ -82,37 +85,59 @@ def read_columns(path: Path) -> dict[str, Array]:
     try:
         return reader(path)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {' '.join((error.strerror or str(error)).split())}") from error
 
 
 def _npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:  # noqa: TID251  (this is the one place)
+        with path.open("rb") as file:  # NumPy leaves it open where it is not a whole zip file
+            archive = np.load(file, allow_pickle=False)  # noqa: TID251  (this is the one place)
+            if not isinstance(archive, NpzFile):
+                raise ValueError("it holds a single array")
             return {key: archive[key] for key in _NPZ_KEYS if key in archive.files}
-    except (ValueError, BadZipFile, EOFError, KeyError) as error:
+    except (ValueError, BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise DataError(f"{path} is damaged or not an .npz file of plain arrays ({error})") from error
 
 
 def _csv(path: Path) -> dict[str, Array]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
-    columns = _columns([name.strip() for name in header], str(path))
+    header, lines = _csv_header(path)
+    columns = _columns(header, str(path))
+    if not lines:
+        raise DataError(f"{path} holds no samples")
 
     def read(names: list[str], dtype: type) -> NDArray[Any]:
         return np.loadtxt(
             path, dtype=dtype, delimiter=",", skiprows=1, quotechar='"', comments=None, ndmin=2, encoding="utf-8-sig",
-            usecols=[header_at[name] for name in names],
+            usecols=[header.index(name) for name in names],
         )  # fmt: skip
 
-    header_at = {name.strip(): at for at, name in enumerate(header)}
     try:
         found: dict[str, Array] = {"x": read(columns["x"], np.float64)}
-        for key in ("y", "client"):
-            if columns[key]:
-                found[key] = _numbers_or_texts(read(columns[key], np.str_)[:, 0])
     except ValueError as error:
         raise DataError(f"{path}: every column but the label and 'client' must hold numbers ({error})") from error
+    for key in ("y", "client"):
+        if columns[key]:
+            texts = np.char.strip(read(columns[key], np.str_)[:, 0])
+            if (texts == "").any():
+                raise DataError(f"{path}: the {_WORDS[key]} in row {int(np.argmax(texts == ''))} is missing")
+            found[key] = _numbers_or_texts(texts)
     return found
+
+
+def _csv_header(path: Path) -> tuple[list[str], int]:
+    """Column names and the number of rows, each of which must have as many fields as there are names."""
+    lines = 0
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                lines += bool(row)
+                if row and len(row) != len(header):
+                    raise DataError(f"{path}: line {reader.line_num} has {len(row)} fields, the header {len(header)}")
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV file in UTF-8 ({error})") from error
+    return header, lines
 
 
 def _parquet(path: Path) -> dict[str, Array]:
@@ -131,8 +156,16 @@ def _parquet(path: Path) -> dict[str, Array]:
         found["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
         for key in ("y", "client"):
             if columns[key]:
-                values = table[columns[key][0]].to_numpy()
-                found[key] = values.astype(np.str_) if values.dtype.kind == "O" else values
+                column = table[columns[key][0]]
+                if pa.types.is_dictionary(column.type):
+                    column = column.cast(column.type.value_type)
+                texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+                if not texts and not _is_number(pa, column.type):
+                    raise DataError(f"{path}: {_WORDS[key]}s must be numbers or texts; got {column.type}")
+                if texts and column.null_count:
+                    raise DataError(f"{path}: a {_WORDS[key]} is missing")
+                values = column.to_numpy()
+                found[key] = values.astype(np.str_) if texts else values
         return found
     except pa.ArrowException as error:
         raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
@@ -146,7 +179,9 @@ def _columns(names: list[str], source: str) -> dict[str, list[str]]:
     """Which columns are features, which is the label and which the client."""
     if len(set(names)) != len(names):
         raise DataError(f"{source}: column names must differ; got {', '.join(names)}")
-    label = [name for name in _LABELS if name in names][:1]
+    label = [name for name in _LABELS if name in names]
+    if len(label) > 1:
+        raise DataError(f"{source} has columns {' and '.join(label)}; which is the label? Leave one out")
     client = [name for name in names if name == "client"]
     features = [name for name in names if name not in (*label, *client)]
     if not features:
@@ -160,7 +195,7 @@ def _numbers_or_texts(texts: NDArray[np.str_]) -> Array:
             return texts.astype(kind)
         except ValueError:
             continue
-    return np.char.strip(texts)
+    return texts
 
 
 def _digits(name: str, argument: str, seed: int) -> Table:
@@ -208,3 +243,4 @@ def _synthetic(name: str, argument: str, seed: int) -> Table:
 
 _NAMED: dict[str, Callable[[str, str, int], Table]] = {"digits": _digits, "synthetic": _synthetic}
 _READERS: dict[str, Callable[[Path], dict[str, Array]]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+ENDINGS = tuple(_READERS)

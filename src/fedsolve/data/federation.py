@@ -98,8 +98,11 @@ class Federation:
             if "train" not in parts or not set(parts) <= {"train", "test"}:
                 raise DataError(f"client {client!r} needs 'train' and may have 'test'; got {sorted(parts)}")
             drawn[client] = {}
-            for part, (inputs, labels) in parts.items():
+            for part, pair in parts.items():
                 whose = f"client {client!r}, {part}"
+                if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                    raise DataError(f"{whose}: wanted a pair of inputs and labels; got {type(pair).__name__}")
+                inputs, labels = pair
                 x, y = check_inputs(inputs, whose), check_labels(labels, whose)
                 if len(x) != len(y):
                     raise DataError(f"{whose}: {len(x)} inputs but {len(y)} labels")
@@ -116,6 +119,8 @@ class Federation:
         for client, parts_ in drawn.items():
             for part, (_, y) in parts_.items():
                 check_range(y, count, f"client {client!r}, {part}")
+        if class_names and len(class_names) != count:
+            raise ParameterError(f"class_names must name each of {count} classes; got {len(class_names)}")
         task = Task(count, shape, class_names=tuple(class_names))
         empty = (np.empty((0, *shape)), np.empty(0, dtype=np.int64))
         made = {
@@ -177,6 +182,8 @@ class Table:
             official, top = _samples(xt, yt), max(top, int(yt.max(initial=0)))
         classes = len(class_names) or top + 1
         check_range(y, classes, name)
+        if official is not None:
+            check_range(official.labels, classes, f"{name}, test")
         owners = None if client is None else np.asarray(client)
         if owners is not None and owners.shape != (len(x),):
             raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
@@ -196,6 +203,8 @@ class Table:
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
         proportions of the clients; or "global": all of it for everybody.
         """
+        if isinstance(min_samples, bool) or not isinstance(min_samples, int) or min_samples < 1:
+            raise ParameterError(f"min-samples must be an integer of at least 1; got {min_samples!r}")
         natural = isinstance(partition, ByClient)
         names, owners = self._names(natural, clients)
         if len(names) > len(self.labels):
@@ -218,9 +227,9 @@ class Table:
     def _names(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
         if not natural:
             count = 20 if clients is None else clients
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
                 raise ParameterError(f"clients must be an integer of at least 1; got {clients!r}")
-            return client_names(count), None
+            return client_names(int(count)), None
         if self.client is None:
             raise DataError(f"{self.name} has no column 'client', so it cannot be split by-client")
         values = np.unique(self.client)
@@ -296,7 +305,10 @@ def check_inputs(inputs: ArrayLike, whose: str) -> Array:
 
 def check_labels(labels: ArrayLike, whose: str) -> NDArray[np.int64]:
     """Labels as integers; floats count where they are whole numbers."""
-    y = np.asarray(labels)
+    try:
+        y = np.asarray(labels)
+    except ValueError as error:
+        raise DataError(f"{whose}: labels must be one integer a sample ({error})") from error
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise DataError(f"{whose}: labels must be one integer a sample; got {y.dtype}{list(y.shape)}")
     if y.dtype.kind == "f":
@@ -319,7 +331,7 @@ def check_range(labels: NDArray[np.int64], classes: int, whose: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "global":
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "global" or len(name.encode()) > 200:
         raise DataError(
             "client names become file names: 1 to 100 characters, no slash, not starting with a dot, not 'global'; "
             f"got {name!r}"
@@ -336,7 +348,7 @@ def _samples(inputs: Array, labels: NDArray[np.int64]) -> Samples:
 def _federation(task: Task, clients: dict[str, Client], name: str, moved: int = 0) -> Federation:
     digest = hashlib.sha256(f"{task.classes} {task.inputs}".encode())
     shared: dict[int, bytes] = {}  # a global test set stands in every client; it is hashed once
-    for client in clients.values():
+    for _, client in sorted(clients.items()):
         digest.update(client.name.encode())
         for samples in (client.train, client.test):
             if id(samples) not in shared:

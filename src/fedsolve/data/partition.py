@@ -49,7 +49,7 @@ class Dirichlet:
     alpha: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < np.inf:
+        if not _positive(self.alpha):
             raise ParameterError(
                 f"alpha of the dirichlet partition must be a finite number above 0; got {self.alpha!r}"
             )
@@ -60,7 +60,7 @@ class Dirichlet:
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
             # Gamma draws underflow to zero for tiny alpha; the mass then goes to one client, as in the limit.
-            shares = rng.gamma(self.alpha, size=clients)
+            shares = rng.gamma(self.alpha, size=clients) / max(1.0, self.alpha)
             total = shares.sum()
             if not total > 0:
                 shares = np.eye(clients)[rng.integers(clients)]
@@ -71,7 +71,7 @@ class Dirichlet:
         return [np.sort(np.concatenate(part)) for part in parts]
 
     def __str__(self) -> str:
-        return f"dirichlet:{self.alpha:g}"
+        return f"dirichlet:{_short(self.alpha)}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,9 @@ class Shards:
         """The rows of each client."""
         order = rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
-        shards = np.array_split(order, clients * self.per_client)
-        deal = rng.permutation(len(shards)).reshape(clients, self.per_client)
+        held = min(self.per_client, max(1, len(labels)))  # more shards than rows would only be empty
+        shards = np.array_split(order, clients * held)
+        deal = rng.permutation(len(shards)).reshape(clients, held)
         return [np.sort(np.concatenate([shards[i] for i in hand])) for hand in deal]
 
     def __str__(self) -> str:
@@ -147,17 +148,18 @@ class PowerLaw:
     exponent: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.exponent < np.inf:
+        if not _positive(self.exponent):
             raise ParameterError(f"exponent of the power-law partition must be above 0; got {self.exponent!r}")
 
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
-        sizes = 1.0 + rng.pareto(self.exponent, size=clients)
+        logs = rng.standard_exponential(size=clients) / max(self.exponent, 1e-300)  # of Pareto sizes, which overflow
+        sizes = np.exp(logs - logs.max())
         ends = np.round(np.cumsum(sizes / sizes.sum()) * len(labels)).astype(np.int64)[:-1]
         return [np.sort(rows) for rows in np.split(rng.permutation(len(labels)), ends)]
 
     def __str__(self) -> str:
-        return "power-law" if self.exponent == 1.0 else f"power-law:{self.exponent:g}"
+        return "power-law" if self.exponent == 1.0 else f"power-law:{_short(self.exponent)}"
 
 
 @dataclass(frozen=True)
@@ -252,6 +254,14 @@ def parse(text: str) -> Partition:
     except ValueError:
         raise ParameterError(f"partition {name!r} needs a number, as in {example!r}; got {text!r}") from None
     return make(value)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(0 < value < np.inf)
+
+
+def _short(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
 
 
 def _whole(what: str, value: object) -> None:
