@@ -13,12 +13,13 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, Layout, layout
 from fedsolve.errors import DataError
 
 Bytes: TypeAlias = bytes | memoryview
@@ -30,71 +31,38 @@ _NAMES = {
 _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _TAGS = {dtype: name for name, dtype in _DTYPES.items()}
 _LARGEST_HEADER = 100_000_000  # the format's own limit
+_CACHED_HEADER = 65_536  # larger ones are parsed anew each time
 _ROOM = 1024  # bytes that `allot` leaves for a header
 
 
 def encode(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> memoryview:
     """The bytes of named arrays; `decode` gives back the same bits, whatever the memory order was."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    order, end = _order(arrays), 0
-    for name in order:
-        array = arrays[name]
-        if array.dtype not in _TAGS:
-            raise DataError(
-                f"{name!r} has type {array.dtype}, which cannot be sent; use one of {', '.join(_TAGS.values())}"
-            )
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": _TAGS[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    allotted = _allotted([arrays[name] for name in order], end) if len(text) <= _ROOM - 8 else None
-    if allotted is None:
+    shapes = layout(arrays)
+    places = _places(shapes)
+    text = _header(shapes, tuple((metadata or {}).items()))
+    data = _allotted(arrays, places) if len(text) <= _ROOM - 8 else None
+    if data is None:
         text += b" " * (-len(text) % 8)
-        data = np.empty(8 + len(text) + end, dtype=np.uint8)
-        for place, name in zip(_places(data, 8 + len(text), [arrays[n] for n in order]), order, strict=True):
-            place[...] = arrays[name]
+        data = np.empty(8 + len(text) + _end(places), dtype=np.uint8)
+        for place in places:
+            _view(data, 8 + len(text), place)[...] = arrays[place.name]
     else:
-        data, text = allotted, text.ljust(_ROOM - 8)
+        text = text.ljust(_ROOM - 8)
+        for array in arrays.values():
+            array.flags.writeable = False
     data[: 8 + len(text)] = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
-    for sent in (data, *arrays.values()) if allotted is not None else ():
-        sent.flags.writeable = False
-    return data.data.toreadonly()
+    data.flags.writeable = False
+    return data.data
 
 
-def allot(**like: Array) -> dict[str, Array]:
-    """Empty arrays, shaped like those given, that already lie in a message: to be filled, then encoded without a copy.
+def allot(shapes: Layout) -> dict[str, Array]:
+    """Empty arrays of that layout that already lie in a message: to be filled, and then encoded without a copy.
 
     Encoding makes them read-only, so that what was sent stays what was sent; encoded again, they are copied.
     """
-    order = _order(like)
-    data = np.empty(_ROOM + sum(array.nbytes for array in like.values()), dtype=np.uint8)
-    return dict(zip(order, _places(data, _ROOM, [like[name] for name in order]), strict=True))
-
-
-def _order(arrays: Arrays) -> list[str]:
-    """Wide types first, then by name: every array starts at a multiple of its item size."""
-    return sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-
-
-def _places(data: Array, start: int, like: Sequence[Array]) -> list[Array]:
-    """One view into `data` after the other, of the types and shapes of the given arrays."""
-    places = []
-    for array in like:
-        places.append(data[start : start + array.nbytes].view(array.dtype).reshape(array.shape))
-        start += array.nbytes
-    return places
-
-
-def _allotted(ordered: Sequence[Array], size: int) -> Array | None:
-    """The message that arrays lie in, if they were made by `allot` and not sent before."""
-    data = ordered[0].base if ordered else None
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (_ROOM + size,):
-        return None
-    at = data.__array_interface__["data"][0] + _ROOM
-    for array in ordered:
-        if array.base is not data or array.__array_interface__["data"][0] != at or not array.flags.c_contiguous:
-            return None
-        at += array.nbytes
-    return data if data.flags.writeable else None
+    places = _places(tuple(sorted(shapes)))
+    data = np.empty(_ROOM + _end(places), dtype=np.uint8)
+    return {place.name: _view(data, _ROOM, place) for place in places}
 
 
 def decode(data: Bytes, source: str = "message") -> dict[str, Array]:
@@ -105,26 +73,89 @@ def decode(data: Bytes, source: str = "message") -> dict[str, Array]:
 def read(data: Bytes, source: str = "message") -> tuple[dict[str, Array], dict[str, str]]:
     """Arrays, as `decode` gives them, and metadata."""
     length = int.from_bytes(data[:8], "little")
-    arrays, expected, start = {}, 0, 8 + length
     try:
         if len(data) < 8 or length > min(_LARGEST_HEADER, len(data) - 8):
             raise ValueError("the header is cut off")
-        header = json.loads(bytes(data[8:start]))
-        metadata = dict(header.pop("__metadata__", {}))
-        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
-            dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-            first, last = entry["data_offsets"]
-            count = math.prod(shape)
-            # Arrays lie one after the other, without gaps or overlaps, each as long as its shape says.
-            if first != expected or last - first != count * dtype.itemsize or any(side < 0 for side in shape):
-                raise ValueError(f"{name!r} does not fill bytes {first} to {last}")
-            arrays[name] = np.frombuffer(data, dtype, count, start + first).reshape(shape)
-            expected = last
-        if start + expected != len(data):
-            raise ValueError(f"{len(data) - start} bytes of data where {expected} were announced")
+        text = bytes(data[8 : 8 + length])
+        places, metadata = _parse(text) if length <= _CACHED_HEADER else _parse.__wrapped__(text)
+        if 8 + length + _end(places) != len(data):
+            raise ValueError(f"{len(data) - 8 - length} bytes of data where {_end(places)} were announced")
+        view = memoryview(data).toreadonly()
+        return {place.name: _view(view, 8 + length, place) for place in places}, dict(metadata)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise DataError(f"{source} is damaged or not a safetensors file ({error})") from error
-    return arrays, metadata
+
+
+class _Place(NamedTuple):
+    """Where an array lies behind the header."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    first: int  # byte
+    last: int
+
+
+# A federation sends the same few layouts over and over, so headers are composed and parsed once.
+
+
+@lru_cache(maxsize=256)
+def _places(shapes: Layout) -> tuple[_Place, ...]:
+    """One array after the other, wide types first, so that each starts at a multiple of its item size."""
+    places: list[_Place] = []
+    for name, code, shape in sorted(shapes, key=lambda entry: (-np.dtype(entry[1]).itemsize, entry[0])):
+        dtype = np.dtype(code)
+        if dtype not in _TAGS:
+            raise DataError(f"{name!r} has type {dtype}, which cannot be sent; use one of {', '.join(_TAGS.values())}")
+        first = _end(places)
+        places.append(_Place(name, dtype, shape, first, first + math.prod(shape) * dtype.itemsize))
+    return tuple(places)
+
+
+@lru_cache(maxsize=256)
+def _header(shapes: Layout, metadata: tuple[tuple[str, str], ...]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for name, dtype, shape, first, last in _places(shapes):
+        header[name] = {"dtype": _TAGS[dtype], "shape": shape, "data_offsets": (first, last)}
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+@lru_cache(maxsize=256)
+def _parse(text: bytes) -> tuple[tuple[_Place, ...], tuple[tuple[str, str], ...]]:
+    """The inverse of `_header`, for headers that anybody may have written."""
+    header = json.loads(text)
+    metadata = tuple(dict(header.pop("__metadata__", {})).items())
+    places: list[_Place] = []
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
+        first, last = entry["data_offsets"]
+        place = _Place(name, _DTYPES[entry["dtype"]], tuple(entry["shape"]), first, last)
+        size = math.prod(place.shape) * place.dtype.itemsize
+        # Arrays lie one after the other, without gaps or overlaps, each as long as its shape says.
+        if first != _end(places) or last - first != size or any(side < 0 for side in place.shape):
+            raise ValueError(f"{name!r} does not fill bytes {first} to {last}")
+        places.append(place)
+    return tuple(places), metadata
+
+
+def _end(places: Sequence[_Place]) -> int:
+    return places[-1].last if places else 0
+
+
+def _view(data: Array | memoryview, start: int, place: _Place) -> Array:
+    return np.ndarray(place.shape, place.dtype, data, start + place.first)
+
+
+def _allotted(arrays: Arrays, places: Sequence[_Place]) -> Array | None:
+    """The message that arrays lie in, if they were made by `allot` and not sent before."""
+    data = arrays[places[0].name].base if places else None
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (_ROOM + _end(places),):
+        return None
+    start = data.ctypes.data + _ROOM
+    for place in places:
+        array = arrays[place.name]
+        if array.base is not data or array.ctypes.data != start + place.first or not array.flags.c_contiguous:
+            return None
+    return data if data.flags.writeable else None
 
 
 def write_file(path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None) -> None:

@@ -106,11 +106,8 @@ class Moments:
         else:
             width = targets.shape[1]
         features = rows.shape[1] + intercept
-        parts = codec.allot(
-            triangle=np.broadcast_to(0.0, blas.packed_size(features)),
-            cross=np.broadcast_to(0.0, (features, width)),
-            count=np.array(len(rows)),
-        )
+        size = blas.packed_size(features)
+        parts = codec.allot((("triangle", "<f8", (size,)), ("cross", "<f8", (features, width)), ("count", "<i8", ())))
         cross: Float | None = None  # Y'F: sums of contiguous rows
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:

@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_allotted_arrays_are_sent_without_a_copy_once_and_frozen() -> None:
     like = {"b": np.zeros((2, 3)), "a": np.zeros(5), "n": np.array(1), "f": np.zeros(3, np.float32)}
-    parts = codec.allot(**like)
+    parts = codec.allot(arrays.layout(like))
     for array in parts.values():
         array[...] = 7
     kept = {name: array.copy() for name, array in parts.items()}
@@ -133,7 +133,7 @@ def test_allotted_arrays_are_sent_without_a_copy_once_and_frozen() -> None:
 
 
 def test_allotted_arrays_in_other_company_are_copied() -> None:
-    parts = codec.allot(a=np.zeros(3), b=np.zeros(2))
+    parts = codec.allot((("a", "<f8", (3,)), ("b", "<f8", (2,))))
     for array in parts.values():
         array[...] = 1
     for other in ({**parts, "c": np.zeros(1)}, {"a": parts["a"]}, {"x": parts["a"], "b": parts["a"][:2]}):
