@@ -42,6 +42,11 @@ def layout(arrays: Arrays) -> Layout:
     return tuple((name, arrays[name].dtype.str, arrays[name].shape) for name in sorted(arrays))
 
 
+def flat(inputs: Array) -> Array:
+    """One row of numbers a sample."""
+    return inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+
+
 def under(prefix: str, arrays: Arrays) -> dict[str, Array]:
     """The same arrays with `prefix/` before each name."""
     return {f"{prefix}/{name}": array for name, array in arrays.items()}

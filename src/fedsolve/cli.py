@@ -116,7 +116,11 @@ def run_command(
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="The feature map, the same for all clients. Default: identity.", show_default=False),
+        typer.Option(
+            help="The feature map, the same for all clients: identity (the default), unit, ones, "
+            "random:SIZE,ACTIVATION,SEED, or several joined by +.",
+            show_default=False,
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Decides the split and all draws. Default: 0.", show_default=False)

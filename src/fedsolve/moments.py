@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from fedsolve import blas, codec
-from fedsolve.arrays import Array, Arrays, Float, finite
+from fedsolve.arrays import Array, Arrays, Float, finite, flat
 from fedsolve.errors import DataError
 
 BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about this size
@@ -94,8 +94,7 @@ class Moments:
         Class numbers stand for one-hot rows of width `classes`. `intercept` appends a feature that is always
         one. Peak memory is O(m^2 + block * m), whatever the number of samples.
         """
-        rows = np.asarray(inputs)
-        rows = rows.reshape(len(rows), int(np.prod(rows.shape[1:]))) if rows.ndim != 2 else rows
+        rows = flat(np.atleast_1d(inputs))
         targets = np.asarray(labels)
         if rows.ndim != 2 or len(rows) != len(targets):
             raise DataError(f"every sample needs a label; got {len(rows)} samples and {len(targets)} labels")

@@ -1,19 +1,31 @@
-"""Feature maps: frozen values whose text determines them, so that two sites can tell whether theirs agree."""
+"""Feature maps: frozen values whose text determines them, so that two sites can tell whether theirs agree.
+
+`str()` of a map is its specification and `parse` the inverse. A random map is a seed and a distribution, never a
+matrix: everybody draws the same matrix from the same text.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol, runtime_checkable
 
-from fedsolve.arrays import Array
-from fedsolve.errors import unknown
+import numpy as np
+from scipy.special import erf, expit
+
+from fedsolve.arrays import Array, Float, flat
+from fedsolve.errors import ParameterError, unknown
+from fedsolve.rng import derive
+
+ROWS = 4096  # rows are projected in blocks, so that float64 copies of the inputs stay small
 
 
 @runtime_checkable
 class FeatureMap(Protocol):
-    """A fixed function of the inputs. `str()` of it is its specification: `parse` gives it back."""
+    """A fixed function of the inputs."""
 
     def __hash__(self) -> int:
         """Feature maps are values."""
@@ -44,11 +56,156 @@ class Identity:
         return "identity"
 
 
+@dataclass(frozen=True)
+class UnitLength:
+    """Every input as a vector of length one; a zero vector stays zero."""
+
+    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        """As many numbers, in one row."""
+        return (int(np.prod(inputs)),)
+
+    def __call__(self, inputs: Array) -> Array:
+        """The inputs divided by their lengths."""
+        return _unit(inputs)
+
+    def __str__(self) -> str:
+        return "unit"
+
+
+@dataclass(frozen=True)
+class Ones:
+    """The inputs with a feature that is always one behind them."""
+
+    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        """One number more, in one row."""
+        return (int(np.prod(inputs)) + 1,)
+
+    def __call__(self, inputs: Array) -> Array:
+        """The inputs and a column of ones."""
+        rows = flat(inputs)
+        return np.column_stack([rows, np.ones(len(rows), dtype=rows.dtype)])
+
+    def __str__(self) -> str:
+        return "ones"
+
+
+@dataclass(frozen=True)
+class RandomProjection:
+    """`size` random directions, then an activation.
+
+    The scale: every input is brought to unit length and the entries of the matrix are standard normal, so each value
+    before the activation is a draw from N(0, 1), whatever the size and number of the inputs. There relu is half open,
+    and tanh, sigmoid and the others bend without saturating.
+    """
+
+    size: int
+    activation: str = "relu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ParameterError(f"the size of a random projection must be an integer of at least 1; got {self.size!r}")
+        if self.activation not in ACTIVATIONS:
+            raise unknown("activation", str(self.activation), ACTIVATIONS)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ParameterError(f"the seed of a random projection must be an integer of at least 0; got {self.seed!r}")
+
+    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        """`size` numbers."""
+        return (self.size,)
+
+    def __call__(self, inputs: Array) -> Float:
+        """The activated projections of the inputs."""
+        rows = flat(inputs)
+        matrix = _matrix(self.seed, rows.shape[1], self.size)
+        result = np.empty((len(rows), self.size))
+        for start in range(0, len(rows), ROWS):
+            block = slice(start, start + ROWS)
+            result[block] = ACTIVATIONS[self.activation](_unit(rows[block]) @ matrix)
+        return result
+
+    def __str__(self) -> str:
+        return f"random:{self.size},{self.activation},{self.seed}"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One map after the other."""
+
+    maps: tuple[FeatureMap, ...]
+
+    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape after the last."""
+        for each in self.maps:
+            inputs = each.shape(inputs)
+        return inputs
+
+    def __call__(self, inputs: Array) -> Array:
+        """The features after the last."""
+        for each in self.maps:
+            inputs = each(inputs)
+        return inputs
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.maps))
+
+
+ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
+    "relu": lambda z: np.maximum(z, 0.0),
+    "leaky": lambda z: np.where(z > 0, z, 0.01 * z),
+    "gelu": lambda z: 0.5 * z * (1.0 + erf(z / np.sqrt(2.0))),
+    "tanh": np.tanh,
+    "sigmoid": expit,
+    "hardswish": lambda z: z * np.clip(z / 6.0 + 0.5, 0.0, 1.0),
+    "softplus": lambda z: np.logaddexp(0.0, z),
+    "none": lambda z: z,
+}
+
+
+@lru_cache(maxsize=8)
+def _matrix(seed: int, width: int, size: int) -> Float:
+    """The projection: drawn from the seed by everybody who needs it."""
+    matrix = derive(seed, "random projection", width, size).standard_normal((width, size))
+    matrix.flags.writeable = False
+    return matrix
+
+
+def _unit(inputs: Array) -> Float:
+    rows = flat(inputs).astype(np.float64)
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    rows /= np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(length > 0, length, 1.0)
+
+
+_NAMES = ("identity", "unit", "ones", "random")
+
+
 def parse(text: str) -> FeatureMap:
-    """The feature map a specification stands for."""
-    if text == "identity":
-        return Identity()
-    raise unknown("feature map", text, ["identity"])
+    """The feature map a specification stands for: "unit", "random:512,relu", or several joined by +."""
+    parts = re.split(r"\+(?=[a-z])", text)
+    if len(parts) > 1:
+        return Chain(tuple(parse(part) for part in parts))
+    name, colon, argument = text.partition(":")
+    if name not in _NAMES:
+        raise unknown("feature map", name, _NAMES)
+    if name == "random":
+        return _parse_random(text, argument)
+    if colon:
+        raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
+    return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()
+
+
+def _parse_random(text: str, argument: str) -> RandomProjection:
+    size, *rest = argument.split(",")
+    try:
+        if len(rest) > 2:
+            raise ValueError
+        return RandomProjection(int(size), rest[0] if rest else "relu", int(rest[1]) if len(rest) > 1 else 0)
+    except ValueError as error:
+        if isinstance(error, ParameterError):
+            raise
+        raise ParameterError(f"a random projection is written random:SIZE,ACTIVATION,SEED; got {text!r}") from None
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.federation import Samples, Task
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, Solution, left_out
@@ -52,11 +52,6 @@ def scores(model: Arrays, inputs: Array) -> Float:
         block = slice(start, start + PREDICT_ROWS)
         np.matmul(np.asarray(rows[block], dtype=np.float64), model["weight"], out=result[block])
     return result + model["intercept"] if "intercept" in model else result
-
-
-def flat(inputs: Array) -> Array:
-    """One row of numbers a sample."""
-    return inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:])))
 
 
 def design(train: Samples, *, intercept: bool) -> Float:
