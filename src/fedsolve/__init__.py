@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedsolve.method import Plan as Plan
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
+    from fedsolve.methods.apfl import APFL as APFL
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.local import Local as Local
     from fedsolve.model import Model as Model

@@ -7,6 +7,7 @@ run to its end on a singular matrix, because rounding leaves tiny positive pivot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,6 +171,32 @@ class RidgePath:
     def ridge(self, strength: float) -> Float:
         """The gain of ordinary ridge at a strength."""
         return self.squares / (self.squares + strength)
+
+
+def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, intercept: bool = False) -> float:
+    """The ridge of least generalised cross-validation error, from the statistics alone: n RSS / (n - freedom)^2.
+
+    Targets must be one-hot, so that their squares sum to the number of samples; the rest follows from one
+    decomposition of F'F. `factors` are multiples of the mean diagonal of F'F. Of equals, the first.
+    """
+    lower, cross, squares = moments.lower(), moments.cross, float(moments.count)
+    if intercept:
+        squares -= float(np.square(cross[-1]).sum()) / lower[-1, -1]
+        lower, cross, _, _ = _centre(lower, cross)
+    values, vectors = np.linalg.eigh(lower, "L")
+    values = np.maximum(values, 0.0)
+    projected = np.square(vectors.T @ cross).sum(1)
+    candidates = np.asarray(factors) * (float(values.mean()) or 1.0)
+
+    def error(ridge: float) -> float:
+        shrunk = values + ridge
+        # |Y - F W|^2 = |Y|^2 - W'F'Y - ridge |W|^2 at the minimiser
+        rest = squares - float((projected / shrunk).sum()) - ridge * float((projected / shrunk**2).sum())
+        freedom = moments.count - intercept - float((values / shrunk).sum())
+        return max(rest, 0.0) / max(freedom, _EPS) ** 2
+
+    errors = np.array([error(ridge) for ridge in candidates])
+    return float(candidates[int(np.argmax(errors <= errors.min() * (1 + 1e-9)))])
 
 
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:

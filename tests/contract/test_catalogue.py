@@ -13,6 +13,10 @@ from fedsolve.methods import CATALOGUE, create, method_class
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "local": [{"ridge": 0.0}, {"ridge": 1.0, "intercept": True}, {"intercept": True}],
     "afl": [{"ridge": 1.0}, {"intercept": True}],
+    "apfl": [
+        {"d_primary": 20, "d_refine": 15},
+        {"d_primary": 5, "act_primary": "tanh", "gamma": 0.0, "beta": 1.0, "lam": 0.5},
+    ],
     "fedhip": [{"alpha": 0.0}, {"alpha": 20.0, "intercept": True}, {"intercept": True}, {"beta": 0.0}],
 }
 

@@ -43,7 +43,7 @@ def test_factor_and_solves_against_numpy() -> None:
     np.testing.assert_allclose(np.tril(factor) @ blas.lower_solve(factor, right), right, rtol=1e-10)
     np.testing.assert_allclose(blas.symmetric_product(lower, right), full @ right, rtol=1e-12)
     exact = 1.0 / (np.linalg.norm(full, 1) * np.linalg.norm(np.linalg.solve(full, np.eye(6)), 1))
-    assert exact <= blas.rcond(lower, factor) <= 10 * exact
+    assert 0.99 * exact <= blas.rcond(lower, factor) <= 10 * exact
     np.testing.assert_array_equal(lower, np.tril(full))  # nothing was written to
 
 

@@ -14,6 +14,7 @@ CATALOGUE: dict[str, str] = {
     "local": "fedsolve.methods.local:Local",
     "afl": "fedsolve.methods.afl:AFL",
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
+    "apfl": "fedsolve.methods.apfl:APFL",
 }
 
 

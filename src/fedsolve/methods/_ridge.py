@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +13,7 @@ from scipy.special import expit
 
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.federation import Samples, Task
+from fedsolve.features.maps import FeatureMap
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, Solution, left_out
 
@@ -22,9 +26,18 @@ TIE = 1e-9  # losses a sample that differ by less are equal
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
 
 
-def moments(task: Task, train: Samples, *, intercept: bool) -> Moments:
-    """The statistics of a client's training data."""
-    return Moments.of(train.inputs, train.labels, classes=task.classes, intercept=intercept, space=task.space)
+_T = TypeVar("_T")
+
+
+def moments(task: Task, train: Samples, *, intercept: bool = False, features: FeatureMap | None = None) -> Moments:
+    """The statistics of a client's training data, through a feature map of the method's own if it has one."""
+    if features is None:
+        return Moments.of(train.inputs, train.labels, classes=task.classes, intercept=intercept, space=task.space)
+    parts = (
+        Moments.of(features(train.inputs[rows]), train.labels[rows], classes=task.classes, intercept=intercept)
+        for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
+    )
+    return reduce(add, parts)
 
 
 def linear_model(solution: Solution) -> dict[str, Array]:
@@ -81,7 +94,7 @@ def choose_ridge(task: Task, train: Samples, *, intercept: bool) -> float:
     return best(candidates, map(predicted, candidates), train.labels)
 
 
-def best(candidates: Sequence[float], predictions: Iterable[Float], labels: NDArray[np.int64]) -> float:
+def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[np.int64]) -> _T:
     """The candidate with the best leave-one-out predictions (samples x classes, one matrix a candidate).
 
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class

@@ -24,7 +24,7 @@ from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solve, whiten
 
-ALPHAS = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
+ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept")
 _SENT = ("triangle", "cross", "count", *_MODEL)
 
