@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import iid as iid
     from fedsolve.data.partition import power_law as power_law
     from fedsolve.data.partition import shards as shards
+    from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
+    from fedsolve.errors import ParameterError as ParameterError
+    from fedsolve.errors import SingularError as SingularError
     from fedsolve.method import Method as Method
     from fedsolve.method import Plan as Plan
     from fedsolve.methods import create as create
@@ -49,7 +52,7 @@ _HOMES = {
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
-    "fedsolve.errors": ("FedsolveError",),
+    "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.method": ("Method", "Plan"),
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),

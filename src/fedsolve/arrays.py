@@ -21,12 +21,6 @@ Arrays: TypeAlias = Mapping[str, Array]
 Layout: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
-def add(left: Arrays, right: Arrays) -> dict[str, Array]:
-    """The sum, name by name. Both sides must have the same names, shapes and types."""
-    _matching(left, right)
-    return {name: np.asarray(left[name] + right[name]) for name in left}  # 0-d + 0-d is a scalar: wrap it
-
-
 def accumulate(total: dict[str, Array] | None, addend: Arrays) -> dict[str, Array]:
     """`total + addend`, written into `total`, which the caller owns; a copy of `addend` if there is no total yet."""
     if total is None:

@@ -129,6 +129,11 @@ def _routine(name: str) -> Callable[..., float]:
 
 def _address(value: Any, kind: str) -> Any:
     if isinstance(value, np.ndarray):
+        wanted = np.int64 if kind == "int" else np.float64  # an integer work array may be wider than is needed
+        if value.dtype != wanted or not value.flags.aligned or not value.flags.forc:
+            raise TypeError(
+                f"wanted an aligned, contiguous array of {np.dtype(wanted)}; got {value.dtype}, {value.flags}"
+            )
         return ctypes.c_void_p(value.ctypes.data)
     if isinstance(value, bytes):
         return ctypes.c_char_p(value)

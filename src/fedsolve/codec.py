@@ -105,6 +105,8 @@ def _places(shapes: Layout) -> tuple[_Place, ...]:
     places: list[_Place] = []
     for name, code, shape in sorted(shapes, key=lambda entry: (-np.dtype(entry[1]).itemsize, entry[0])):
         dtype = np.dtype(code)
+        if name == "__metadata__":
+            raise DataError("'__metadata__' is the format's own name; call the array something else")
         if dtype not in _TAGS:
             raise DataError(f"{name!r} has type {dtype}, which cannot be sent; use one of {', '.join(_TAGS.values())}")
         first = _end(places)
@@ -126,7 +128,7 @@ def _parse(text: bytes) -> tuple[tuple[_Place, ...], tuple[tuple[str, str], ...]
     header = json.loads(text)
     metadata = tuple(dict(header.pop("__metadata__", {})).items())
     places: list[_Place] = []
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         first, last = entry["data_offsets"]
         place = _Place(name, _DTYPES[entry["dtype"]], tuple(entry["shape"]), first, last)
         size = math.prod(place.shape) * place.dtype.itemsize

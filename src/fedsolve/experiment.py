@@ -13,6 +13,7 @@ from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.result import Result
+from fedsolve.rng import check_seed
 from fedsolve.runtime.inprocess import run
 from fedsolve.runtime.loop import Progress
 
@@ -64,7 +65,7 @@ def federation_of(settings: Settings) -> Federation:
     name = settings.data
     if name.startswith("synthetic:") and name.count(",") == 1:
         name += f",{20 if settings.clients is None else settings.clients}"  # as many natural clients as are asked for
-    table = catalog.load(name, seed=_seed(settings.seed))
+    table = catalog.load(name, seed=check_seed(settings.seed))
     split = table.split(
         partition.parse(settings.partition),
         clients=settings.clients,
@@ -110,9 +111,3 @@ def _shared_settings(name: str, method: Method) -> dict[str, object]:
     """The intercept of the method, so that training alone differs in nothing but being alone."""
     takes = {parameter for parameter, _, _ in parameters.declared(methods.method_class(name))}
     return {n: v for n, v in parameters.values(method).items() if n == "intercept" and n in takes}
-
-
-def _seed(seed: object) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ParameterError(f"seed must be an integer of at least 0; got {seed!r}")
-    return seed

@@ -34,6 +34,8 @@ class Moments:
     space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
 
     def __post_init__(self) -> None:
+        if self.triangle.dtype != np.float64 or self.cross.dtype != np.float64:
+            raise DataError(f"moments are float64, always; got {self.triangle.dtype} and {self.cross.dtype}")
         size = blas.packed_size(self.features)
         if self.cross.ndim != 2 or self.triangle.shape != (size,):
             raise DataError(

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from fedsolve.errors import ParameterError, unknown
@@ -52,7 +53,7 @@ class Domain:
             return value in self.choices
         if self.auto and value == "auto":
             return True
-        if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else (int, float)):
+        if isinstance(value, bool) or not isinstance(value, Integral if self.kind == "integer" else Real):
             return False
         return math.isfinite(value) and self.low <= value <= self.high
 
@@ -105,13 +106,15 @@ def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
 
 
 def check(owner: object) -> None:
-    """Refuse an instance with a parameter outside its domain, by name."""
+    """Refuse an instance with a parameter outside its domain, by name. NumPy's numbers become Python's."""
     for name, _, domain in declared(owner):
         value = getattr(owner, name)
         if not domain.holds(value):
             raise ParameterError(
                 f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {value!r}"
             )
+        if hasattr(value, "item"):
+            object.__setattr__(owner, name, value.item())
 
 
 def values(owner: object) -> dict[str, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 
 import numpy as np
+
+from fedsolve.errors import ParameterError
 
 
 def derive(seed: int, *path: str | int) -> np.random.Generator:
@@ -13,5 +16,13 @@ def derive(seed: int, *path: str | int) -> np.random.Generator:
     Same seed and path, same draws; a different path gives an independent stream. Elements are told apart by type and
     length: ("a", "bc") and ("ab", "c"), or 1 and "1", are different places.
     """
-    digest = hashlib.blake2b(ascii((seed, *path)).encode(), digest_size=32).digest()
+    place = (check_seed(seed), *(part if isinstance(part, str) else operator.index(part) for part in path))
+    digest = hashlib.blake2b(ascii(place).encode(), digest_size=32).digest()
     return np.random.Generator(np.random.PCG64(np.frombuffer(digest, dtype="<u4")))
+
+
+def check_seed(seed: object) -> int:
+    """A seed as a plain integer, or an error."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ParameterError(f"seed must be an integer of at least 0; got {seed!r}")
+    return int(seed)

@@ -28,7 +28,7 @@ class Solution:
     weights: Float  # features x targets
     intercept: Float | None  # one number a target, where one was asked for
     residual: float  # |H W - B| / |B|
-    rcond: float  # reciprocal condition number of H at unit diagonal; 0 where H is singular
+    rcond: float  # reciprocal condition number of H at unit diagonal, less what centring cost; 0 where H is singular
     rank: int
     solver: str  # "cholesky" or "eigen"
 
@@ -48,8 +48,9 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
     if moments.count == 0:
         raise DataError("there is nothing to solve: the moments hold no samples")
     lower, cross = moments.lower(), moments.cross
+    digits = 1.0
     if intercept:
-        lower, cross, means, target_means = _centre(lower, cross)
+        lower, cross, means, target_means, digits = _centre(lower, cross, moments.count)
     lower[np.diag_indices_from(lower)] += ridge
     scale = _unit_diagonal(lower)
     right = cross * scale[:, None]
@@ -68,19 +69,30 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
         weights=weights,
         intercept=target_means - means @ weights if intercept else None,
         residual=float(np.linalg.norm(misfit)) / norm if norm > 0 else 0.0,
-        rcond=rcond,
+        rcond=rcond * digits,
         rank=rank,
         solver="eigen" if found is None else "cholesky",
     )
 
 
-def _centre(lower: Float, cross: Float) -> tuple[Float, Float, Float, Float]:
-    """Eliminate the constant last feature: what is left is the moments of centred features and targets."""
+def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, Float, Float, float]:
+    """Eliminate the constant last feature: what is left is the moments of centred features and targets.
+
+    Returned last is the smallest share of a feature's squares that centring leaves: digits lost to cancellation. A
+    feature of which nothing but rounding is left is constant itself, and becomes zero.
+    """
     total = lower[-1, -1]
     sums = np.array(lower[-1, :-1])
     centred = np.asfortranarray(lower[:-1, :-1])
+    before = np.diagonal(centred).copy()
     centred -= np.tril(np.outer(sums, sums / total))
-    return centred, cross[:-1] - np.outer(sums, cross[-1] / total), sums / total, cross[-1] / total
+    cross, targets = cross[:-1] - np.outer(sums, cross[-1] / total), cross[-1] / total
+    share = np.diagonal(centred) / np.where(before > 0, before, 1.0)
+    constant = share <= _EPS * max(len(before), np.sqrt(count))
+    centred[constant, :] = 0.0
+    centred[:, constant] = 0.0
+    cross[constant] = 0.0
+    return centred, cross, sums / total, targets, float(share[~constant].min(initial=1.0))
 
 
 def _unit_diagonal(lower: Float) -> Float:
@@ -182,7 +194,7 @@ def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, interce
     lower, cross, squares = moments.lower(), moments.cross, float(moments.count)
     if intercept:
         squares -= float(np.square(cross[-1]).sum()) / lower[-1, -1]
-        lower, cross, _, _ = _centre(lower, cross)
+        lower, cross, _, _, _ = _centre(lower, cross, moments.count)
     values, vectors = np.linalg.eigh(lower, "L")
     values = np.maximum(values, 0.0)
     projected = np.square(vectors.T @ cross).sum(1)

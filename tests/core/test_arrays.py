@@ -7,19 +7,13 @@ from fedsolve import arrays
 from fedsolve.errors import DataError
 
 
-def test_add_keeps_zero_dimensional_arrays_arrays() -> None:
-    total = arrays.add({"n": np.array(1)}, {"n": np.array(2)})
-    assert isinstance(total["n"], np.ndarray)
-    assert total["n"].shape == ()
-    assert total["n"] == 3
-
-
 def test_accumulate_copies_the_first_and_adds_the_rest_in_place() -> None:
     first = {"a": np.arange(3.0), "n": np.array(1)}
     total = arrays.accumulate(None, first)
     again = arrays.accumulate(total, first)
     assert again is total
     np.testing.assert_array_equal(total["a"], [0, 2, 4])
+    assert isinstance(total["n"], np.ndarray)  # 0-d stays an array
     assert total["n"] == 2
     np.testing.assert_array_equal(first["a"], [0, 1, 2])
 
@@ -32,11 +26,10 @@ def test_accumulate_copies_the_first_and_adds_the_rest_in_place() -> None:
         ({"a": np.zeros(2, np.float32)}, "float64[2] and float32[2]"),
     ],
 )
-def test_add_refuses_what_does_not_match(right: dict[str, np.ndarray], text: str) -> None:
-    for add in (arrays.add, arrays.accumulate):
-        with pytest.raises(DataError) as error:
-            add({"a": np.zeros(2)}, right)
-        assert text in str(error.value)
+def test_accumulate_refuses_what_does_not_match(right: dict[str, np.ndarray], text: str) -> None:
+    with pytest.raises(DataError) as error:
+        arrays.accumulate({"a": np.zeros(2)}, right)
+    assert text in str(error.value)
 
 
 def test_under_and_take_are_inverse_even_with_slashes() -> None:

@@ -14,6 +14,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
+from fedsolve.data import archives
 from fedsolve.data.federation import Table
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.rng import derive
@@ -24,7 +25,7 @@ _WORDS = {"y": "label", "client": "client"}
 
 
 def load(name: str, *, seed: int = 0) -> Table:
-    """The table called `name`: "digits", "synthetic:0.5,0.5", or a path that ends in .npz, .csv or .parquet.
+    """The table called `name`: "digits", "synthetic:0.5,0.5", an image set of `archives`, or an .npz, .csv or .parquet.
 
     `seed` matters for generated data alone.
     """
@@ -241,6 +242,20 @@ def _synthetic(name: str, argument: str, seed: int) -> Table:
     return Table(name, table.inputs, table.labels, classes, None, table.client)
 
 
-_NAMED: dict[str, Callable[[str, str, int], Table]] = {"digits": _digits, "synthetic": _synthetic}
+def _image_set(name: str, argument: str, seed: int) -> Table:
+    if argument:
+        raise ParameterError(f"data set {name.partition(':')[0]!r} takes no argument; got {name!r}")
+    found = archives.read(name)
+    if isinstance(found, Path):
+        return table_of(read_columns(found), name)
+    x, y, x_test, y_test = found
+    return Table.make(name, x, y, test=(x_test, y_test))
+
+
+_NAMED: dict[str, Callable[[str, str, int], Table]] = {
+    "digits": _digits,
+    "synthetic": _synthetic,
+    **dict.fromkeys((*archives.IDX_SETS, *archives.CIFAR_SETS), _image_set),
+}
 _READERS: dict[str, Callable[[Path], dict[str, Array]]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
 ENDINGS = tuple(_READERS)

@@ -265,5 +265,5 @@ def _short(value: float) -> str:
 
 
 def _whole(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ParameterError(f"{what} must be an integer of at least 1; got {value!r}")

@@ -75,7 +75,9 @@ def design(train: Samples, *, intercept: bool) -> Float:
 
 def one_hot(labels: NDArray[np.int64], classes: int) -> Float:
     """A row a sample, with a one at its class."""
-    return np.eye(classes)[labels]
+    rows = np.zeros((len(labels), classes))
+    rows[np.arange(len(labels)), labels] = 1.0
+    return rows
 
 
 def choose_ridge(task: Task, train: Samples, *, intercept: bool) -> float:
@@ -83,7 +85,9 @@ def choose_ridge(task: Task, train: Samples, *, intercept: bool) -> float:
     rows = design(train, intercept=False)
     targets = one_hot(train.labels, task.classes)
     path = RidgePath.of(rows, targets, intercept=intercept)
-    unit = float(np.square(rows).sum()) / rows.shape[1] or 1.0  # the mean diagonal of F'F
+    unit = (
+        float(path.squares.sum()) / rows.shape[1] or 1.0
+    )  # the mean diagonal of F'F, centred if there is an intercept
     candidates = [unit * factor for factor in RIDGES]
     mean = targets.mean(0) if intercept else 0.0
 

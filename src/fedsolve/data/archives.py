@@ -1,0 +1,112 @@
+"""Well-known image sets in their official files: idx (MNIST, Fashion-MNIST) and the binary CIFAR archives.
+
+They are looked for in the folder that $FEDSOLVE_DATA names; nothing is downloaded. The pickled CIFAR archives are not
+read: a pickle runs code.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.errors import DataError
+
+Four: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+IDX_SETS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist"}
+CIFAR_SETS = {"cifar10": "cifar-10-binary.tar.gz", "cifar100": "cifar-100-binary.tar.gz"}
+DEBIAN = {"fashion-mnist": Path("/usr/share/datasets/fashion-mnist")}  # the package dataset-fashion-mnist
+
+
+def folder() -> Path | None:
+    """Where data sets are kept."""
+    named = os.environ.get("FEDSOLVE_DATA")
+    return Path(named) if named else None
+
+
+def read(name: str) -> Four | Path:
+    """Training images and labels, then test images and labels; or the .npz that holds them."""
+    home = folder()
+    if home is not None and (home / f"{name}.npz").is_file():
+        return home / f"{name}.npz"
+    if name in IDX_SETS:
+        return _idx_set(name, home)
+    archive = None if home is None else home / CIFAR_SETS[name]
+    if archive is None or not archive.is_file():
+        raise _absent(name, f"{CIFAR_SETS[name]} (the binary version of the official archive) or {name}.npz", home)
+    return _cifar(archive, fine=name == "cifar100")
+
+
+def _absent(name: str, wanted: str, home: Path | None) -> DataError:
+    where = f"{home} holds neither" if home else "FEDSOLVE_DATA is not set"
+    return DataError(f"{name} is not here: put {wanted} into a folder and set FEDSOLVE_DATA to it ({where})")
+
+
+def _idx_set(name: str, home: Path | None) -> Four:
+    places = [home / IDX_SETS[name]] if home else []
+    places += [DEBIAN[name]] if name in DEBIAN else []
+    for place in places:
+        if place.is_dir():
+            stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+            x, y, x_test, y_test = (_idx(_find(place, stem)) for stem in stems)
+            return x, y, x_test, y_test
+    raise _absent(name, f"{IDX_SETS[name]}/ with the four idx files, gzipped or not, or {name}.npz", home)
+
+
+def _find(place: Path, stem: str) -> Path:
+    for ending in ("-ubyte.gz", "-ubyte", ".ubyte"):
+        if (place / f"{stem}{ending}").is_file():
+            return place / f"{stem}{ending}"
+    raise DataError(f"{place} lacks {stem}-ubyte.gz")
+
+
+def _idx(path: Path) -> NDArray[np.uint8]:
+    """An idx file: two zeros, a type, the number of dimensions, their sizes as big-endian 32-bit integers, the data."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if data[:3] != b"\x00\x00\x08" or len(data) < 4 * (1 + data[3]):
+            raise ValueError("it does not begin like an idx file of bytes")
+        shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
+        start = 4 * (1 + data[3])
+        if len(data) - start != math.prod(shape):
+            raise ValueError(f"it announces {math.prod(shape)} values and holds {len(data) - start}")
+        return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise DataError(f"{path} is damaged or not an idx file ({error})") from error
+
+
+def _cifar(archive: Path, *, fine: bool) -> Four:
+    """Records of one label (CIFAR-100: coarse, then fine) and 3 x 32 x 32 bytes, channels first."""
+    head = 2 if fine else 1
+    parts: dict[bool, list[NDArray[np.uint8]]] = {True: [], False: []}
+    for name, data in _members(archive):
+        records = np.frombuffer(data, np.uint8)
+        if len(records) % (head + 3072):
+            raise DataError(f"{archive} is damaged: {name} is not made of records of {head + 3072} bytes")
+        parts["test" in name].append(records.reshape(-1, head + 3072))
+    if not parts[True] or not parts[False]:
+        raise DataError(f"{archive} holds no training or no test records; wanted the binary version")
+    train, test = np.concatenate(parts[False]), np.concatenate(parts[True])
+
+    def images(records: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.ascontiguousarray(records[:, head:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+    return images(train), train[:, head - 1], images(test), test[:, head - 1]
+
+
+def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(archive) as tar:
+            for member in sorted(tar.getmembers(), key=lambda each: each.name):
+                file = tar.extractfile(member) if member.name.endswith(".bin") else None
+                if file is not None:
+                    yield Path(member.name).name, file.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{archive} is damaged or not an archive ({error})") from error
