@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.result import versions
+from fedsolve.runtime.inprocess import cores
 
 from . import floor, recursion, scale
 
@@ -29,7 +30,7 @@ def main(names: list[str]) -> None:
         record = {
             "benchmark": name,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": {"cpu": cpu(), "cores": len(__import__("os").sched_getaffinity(0))},
+            "machine": {"cpu": cpu(), "cores": cores()},
             "versions": versions(),
             "rows": rows,
         }

@@ -27,7 +27,7 @@ from fedsolve.model import load_model
 from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime.inprocess import InProcess, run
-from fedsolve.runtime.loop import Failure, drive
+from fedsolve.runtime.loop import Failure, Replies, drive
 
 TOLERANCE = 1e-8  # relative; for sums taken in another order
 
@@ -209,9 +209,13 @@ def lost_replies_are_not_there(method: Method) -> None:
     found = drive(method, federation.task, lossy, tolerate=True)
     wanted = run(method, dataclasses.replace(federation, clients=rest))
     _close(found.state, wanted.state, "a lost reply instead of an absent client")
-    if method.rounds == 1:
-        for name in rest:
-            _close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
+    if method.rounds > 1:
+        return
+    for name in rest:
+        _close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
+    never_asked = _NeverAsked(method, federation)
+    drive(method, federation.task, never_asked)
+    _close(lossy.model("site-2"), never_asked.model("site-2"), "a lost reply instead of never being asked")
 
 
 def models_survive_disk(method: Method) -> None:
@@ -380,6 +384,12 @@ class _Lossy(InProcess):
     def _handle(self, name: str, request: Any) -> Any:
         answer = super()._handle(name, request)
         return Failure("lost on the way") if name == "site-2" and request.kind == "update" else answer
+
+
+class _NeverAsked(InProcess):
+    def ask(self, requests: Any, inbox: Any, tick: Any) -> None:
+        update = isinstance(inbox, Replies)
+        super().ask(((n, data) for n, data in requests if not (update and n == "site-2")), inbox, tick)
 
 
 class _ReadOnly(dict[str, Any]):

@@ -5,6 +5,7 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
@@ -172,12 +173,11 @@ def run_command(
     values |= {name: value for name, value in given.items() if value is not None}
     settings = Settings.of(values, str(config))
     settings = replace(settings, set={**settings.set, **_assignments(assign or [])})
-    target = out or Path("runs") / f"{_stem(settings.data)}-{settings.method}-{settings.seed}"
-    if target.exists() and not replaceable(target):
-        raise DataError(f"{target} exists and is not a result of fedsolve; name another place with --out")
+    if out is not None and out.exists() and not replaceable(out):
+        raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
     with _progress(quiet) as progress:
         result = execute(settings, progress)
-    saved = result.save(target)
+    saved = result.save(out or _free_place(result))
     if quiet:
         typer.echo(str(saved))
     else:
@@ -269,12 +269,37 @@ def _read_config(path: Path | None) -> dict[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        read: dict[str, Any] = json.loads(text)["settings"] if path.suffix == ".json" else tomllib.loads(text)
-        return dict(read)
+        if path.suffix != ".json":
+            return dict(tomllib.loads(text))
+        found = dict(json.loads(text)["settings"])
+        if "data" not in found:
+            raise DataError(
+                f"{path} comes from fs.run: it does not say where its data are, so it cannot be run from here"
+            )
+        return found
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except DataError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a TOML file of settings, nor the result.json of a run ({error})") from error
+
+
+def _free_place(result: Result) -> Path:
+    """The default place, or the next number behind it if another experiment lies there; the same one is replaced."""
+    import json
+
+    settings = result.settings
+    wanted = Path("runs") / f"{_stem(settings['data'])}-{settings['method']}-{settings['seed']}"
+    places = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2)))
+    for place in places:
+        try:
+            if json.loads((place / "result.json").read_text())["settings"] == settings:
+                break
+        except (OSError, ValueError, KeyError, TypeError):
+            if not place.exists():
+                break
+    return place
 
 
 def _stem(data: str) -> str:
@@ -330,7 +355,7 @@ def _show(result: Result, saved: Path) -> None:
     )
     clients = result.clients
     with_alone = any(c.alone is not None for c in clients.values())
-    with_shared = any(c.shared is not None for c in clients.values()) and result.method != "afl"
+    with_shared = any(c.shared is not None for c in clients.values()) and "one-model" not in _laws(result.method)
     chosen = sorted({name for c in clients.values() for name in c.chosen})
     table = Table(box=None, pad_edge=False)
     heads = ["train", "test", "accuracy"]
@@ -388,6 +413,12 @@ def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -
     console.print()
     console.print(table)
     console.print()
+
+
+def _laws(method: str) -> frozenset[str]:
+    from fedsolve.methods import method_class
+
+    return method_class(method).laws
 
 
 def _percent(share: float | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedsolve import methods, parameters
-from fedsolve.data import catalog, partition
+from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
@@ -61,20 +62,17 @@ class Settings:
 
 
 def federation_of(settings: Settings) -> Federation:
-    """The clients and their data."""
+    """The clients and their data, before any feature map."""
     name = settings.data
-    if name.startswith("synthetic:") and name.count(",") == 1:
-        name += f",{20 if settings.clients is None else settings.clients}"  # as many natural clients as are asked for
-    table = catalog.load(name, seed=check_seed(settings.seed))
-    split = table.split(
-        partition.parse(settings.partition),
+    if name.startswith("synthetic:") and name.count(",") == 1 and settings.clients is not None:
+        name += f",{settings.clients}"  # as many natural clients as are asked for
+    return catalog.load(name, seed=check_seed(settings.seed)).split(
+        settings.partition,
         clients=settings.clients,
         seed=settings.seed,
         test=settings.test,
         min_samples=settings.min_samples,
     )
-    features = maps.parse(settings.features)
-    return split if settings.features == "identity" else split.with_features(features)
 
 
 def method_of(settings: Settings) -> Method:
@@ -95,19 +93,22 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed."""
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
-    method = method_of(settings)
+    method, features = method_of(settings), maps.parse(settings.features)
     federation = federation_of(settings)
+    started = time.perf_counter()
+    if features != maps.Identity():
+        federation = federation.with_features(features)
+    mapping = time.perf_counter() - started
     result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
     resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
-    data = {**result.data, "moved": federation.moved}
-    result = replace(result, settings=asdict(resolved), data=data)
+    result = replace(
+        result,
+        settings=asdict(resolved),
+        data={**result.data, "moved": federation.moved},
+        seconds=replace(result.seconds, features=mapping, total=result.seconds.total + mapping),
+    )
     if settings.alone and method.name != "local":
-        own = methods.create("local", _shared_settings("local", method))
+        # With the method's own intercept, so that training alone differs in nothing but being alone.
+        own = methods.create("local", {"intercept": getattr(method, "intercept", False)})
         result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress))
     return result
-
-
-def _shared_settings(name: str, method: Method) -> dict[str, object]:
-    """The intercept of the method, so that training alone differs in nothing but being alone."""
-    takes = {parameter for parameter, _, _ in parameters.declared(methods.method_class(name))}
-    return {n: v for n, v in parameters.values(method).items() if n == "intercept" and n in takes}

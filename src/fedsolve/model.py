@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsolve import codec, methods, parameters
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, check
 from fedsolve.data.federation import Task, check_inputs
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
@@ -52,6 +52,7 @@ class Model:
             "owner": self.owner,
             "classes": str(self.task.classes),
             "class_names": json.dumps(self.task.class_names),
+            "feature_names": json.dumps(self.task.feature_names),
             "inputs": json.dumps(self.task.inputs),
             "features": str(self.task.features),
             "space": f"{self.task.space:x}",
@@ -70,6 +71,7 @@ def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
             inputs=tuple(json.loads(metadata["inputs"])),
             features=maps.parse(metadata["features"]),
             class_names=tuple(json.loads(metadata["class_names"])),
+            feature_names=tuple(json.loads(metadata["feature_names"])),
         )
         settings = json.loads(metadata["settings"])
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
@@ -83,12 +85,13 @@ def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
         if task.class_names and len(task.class_names) != task.classes:
             raise DataError(f"it names {len(task.class_names)} of {task.classes} classes")
         owner = metadata["owner"]
+        check(arrays, "its arrays")
         # The arrays fit together if they give one score a class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)))
         if blank.shape != (1, task.classes):
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
     except FedsolveError as error:
         raise DataError(f"{path} cannot be used: {error}") from error
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)

@@ -126,7 +126,7 @@ class Moments:
         moments = cls.from_arrays(parts, space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         if not (finite(moments.diagonal()) and (targets.ndim == 1 or finite(cross))):
-            raise DataError(_not_finite(rows))
+            raise DataError(_not_finite(rows, targets))
         return moments
 
     @classmethod
@@ -206,7 +206,9 @@ def _class_numbers(labels: Array, classes: int | None) -> NDArray[Any]:
     return labels.astype(np.int64, copy=False)
 
 
-def _not_finite(rows: Array) -> str:
+def _not_finite(rows: Array, targets: Array) -> str:
+    if not finite(targets):
+        return "targets must be finite"
     bad = np.argwhere(~np.isfinite(rows))
     if len(bad):
         return f"features must be finite; got {rows[tuple(bad[0])]} in row {bad[0][0]}, column {bad[0][1]}"

@@ -55,7 +55,7 @@ class Domain:
             return True
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind == "integer" else Real):
             return False
-        return math.isfinite(value) and self.low <= value <= self.high
+        return math.isfinite(value) and self.low <= float(value) <= self.high
 
     def parse(self, text: str) -> object:
         """The value a text stands for; the text itself where it stands for none (`holds` then refuses it)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def predict_file(model_path: Path, data_path: Path) -> Predictions:
     if "x" not in columns:
         raise DataError(f"{data_path} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
     try:
-        scores = model.scores(columns["x"])
+        scores = model.scores(_by_name(columns, model.task.feature_names))
     except DataError as error:
         raise DataError(f"{data_path}: {error}") from error
     labels = np.argmax(scores, axis=1)
@@ -49,6 +50,18 @@ def predict_file(model_path: Path, data_path: Path) -> Predictions:
         accuracy = float((labels == truth).mean())
     known = model.task.class_names
     return Predictions(labels, [known[i] if known else str(i) for i in labels], scores, accuracy)
+
+
+def _by_name(columns: Mapping[str, Array], names: tuple[str, ...]) -> Array:
+    """The columns in the order the model knows them in, where both sides have names."""
+    if not names or catalog.NAMES not in columns:
+        return columns["x"]
+    found = columns[catalog.NAMES].tolist()
+    missing, strange = sorted(set(names) - set(found)), sorted(set(found) - set(names))
+    if missing or strange:
+        said = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(strange)} besides"] * bool(strange)
+        raise DataError(f"it {' and '.join(said)}; the model takes the columns {', '.join(names)}")
+    return columns["x"][:, [found.index(name) for name in names]]
 
 
 def write_predictions(found: Predictions, path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from fedsolve import codec
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
+from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 
 FORMAT = 1
@@ -157,14 +158,16 @@ class Result:
 
         An earlier result in the same place is replaced; any other content is left alone and refused.
         """
-        target = Path(directory).absolute() if Path(directory).name in ("", "..") else Path(directory)
+        target = Path(directory).resolve()  # through links, so that what is replaced is the folder
         if target.exists() and not replaceable(target):
-            raise DataError(f"{target} exists and is not a result of fedsolve; name another place, or remove it first")
+            raise DataError(
+                f"{directory} exists and is not a result of fedsolve; name another place, or remove it first"
+            )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         except OSError as error:
-            raise DataError(f"cannot write to {target}: {error.strerror or error}") from error
+            raise DataError(f"cannot write to {directory}: {error.strerror or error}") from error
         try:
             (temporary / "models").mkdir()
             for name, model in self.models.items():
@@ -189,13 +192,16 @@ class Result:
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError):
-                raise DataError(f"cannot write to {target}: {error.strerror or error}") from error
+                raise DataError(f"cannot write to {directory}: {error.strerror or error}") from error
             raise
-        return target
+        return Path(directory)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Result:
-        """A result from disk. Its models are read when they are asked for."""
+    def load(cls, directory: str | Path, kind: type[Method] | None = None) -> Result:
+        """A result from disk. Its models are read when they are asked for.
+
+        `kind` is the class of its method, where that is not of the catalogue.
+        """
         folder = Path(directory)
         try:
             found = json.loads((folder / "result.json").read_text())
@@ -215,8 +221,8 @@ class Result:
                 history=history,
                 seconds=Seconds(**found["seconds"]),
                 data=found["data"],
-                models=_SavedModels(folder / "models", tuple(clients)),
-                shared=load_model(shared) if shared.exists() else None,
+                models=_SavedModels(folder / "models", tuple(clients), kind),
+                shared=load_model(shared, kind) if shared.exists() else None,
                 state=state,
             )
         except OSError as error:
@@ -230,13 +236,13 @@ class Result:
 class _SavedModels(Mapping[str, Model]):
     """Models on disk, by client."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self._folder, self._names = folder, names
+    def __init__(self, folder: Path, names: tuple[str, ...], kind: type[Method] | None) -> None:
+        self._folder, self._names, self._kind = folder, names, kind
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._names:
             raise KeyError(name)
-        return load_model(self._folder / f"{name}.safetensors")
+        return load_model(self._folder / f"{name}.safetensors", self._kind)
 
     def __iter__(self) -> Any:
         return iter(self._names)
@@ -252,7 +258,9 @@ def replaceable(target: Path) -> bool:
     held = {path.name for path in target.iterdir()}
     if not held:
         return True
-    if not held <= {"result.json", "state.safetensors", "models"}:
+    models = target / "models"
+    strange = [path for path in models.iterdir() if path.suffix != ".safetensors"] if models.is_dir() else []
+    if strange or not held <= {"result.json", "state.safetensors", "models"}:
         return False
     try:
         return bool(json.loads((target / "result.json").read_text())["format"] == FORMAT)

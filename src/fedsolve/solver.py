@@ -88,7 +88,7 @@ def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, Float
     centred -= np.tril(np.outer(sums, sums / total))
     cross, targets = cross[:-1] - np.outer(sums, cross[-1] / total), cross[-1] / total
     share = np.diagonal(centred) / np.where(before > 0, before, 1.0)
-    constant = share <= _EPS * max(len(before), np.sqrt(count))
+    constant = share <= 16 * _EPS * max(len(before), np.sqrt(count))
     centred[constant, :] = 0.0
     centred[:, constant] = 0.0
     cross[constant] = 0.0

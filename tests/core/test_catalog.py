@@ -65,10 +65,10 @@ def test_synthetic_has_natural_clients_sixty_features_and_ten_classes() -> None:
     assert table.inputs.shape[1] == 60
     assert table.classes == 10
     assert table.client is not None
-    assert np.unique(table.client).tolist() == list(range(30))
+    assert np.unique(table.client).tolist() == list(range(20))
     assert np.bincount(table.client).min() >= 50
     federation = table.split(fs.by_client())
-    assert len(federation.clients) == 30
+    assert len(federation.clients) == 20
     assert federation.task.classes == 10
 
 
@@ -278,10 +278,10 @@ def test_csv_quoted_fields_may_hold_commas_quotes_and_numbers(tmp_path: Path) ->
     assert table.class_names == ("#7", "red, green", 'say "hi"')
 
 
-def test_csv_numbers_of_clients_are_numbers_and_whole_floats_are_labels(tmp_path: Path) -> None:
-    table = fs.load(csv(tmp_path, "a,y,client\n1,0.0,10\n2,2.0,9\n"))
+def test_csv_clients_keep_their_names_and_whole_floats_are_labels(tmp_path: Path) -> None:
+    table = fs.load(csv(tmp_path, "a,y,client\n1,0.0,007\n2,2.0,9\n"))
     assert table.labels.tolist() == [0, 2]
-    assert list(table.split(fs.by_client()).clients) == ["9", "10"]
+    assert list(table.split("by-client").clients) == ["007", "9"]
 
 
 def test_csv_of_one_row_and_one_column_works(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_parquet_categories_are_texts(tmp_path: Path) -> None:
         ({"a": [1.0, None], "y": [0, 1]}, "inputs must be finite; got nan in row 1, column 0"),
         ({"a": [1, None], "y": [0, 1]}, "inputs must be finite; got nan in row 1, column 0"),
         ({"a": [True, None], "y": [0, 1]}, "d.parquet"),
-        ({"a": [1.0, 2.0], "y": [0, None]}, "labels must be integers; got nan in row 1"),
+        ({"a": [1.0, 2.0], "y": [0, None]}, "a label is missing"),
         ({"a": [1.0, 2.0], "y": ["cat", None]}, "label"),
         ({"a": [1.0, 2.0], "y": ["cat", "dog"], "client": ["u", None]}, "client"),
         ({"a": [1.0, 2.0]}, "needs an array 'y'"),

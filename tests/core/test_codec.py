@@ -142,3 +142,26 @@ def test_allotted_arrays_in_other_company_are_copied() -> None:
         assert arrays.same(codec.decode(data), other)
     long = codec.encode(parts, {"k": "v" * 2000})  # no room for this header
     assert arrays.same(codec.decode(long), parts)
+
+
+def test_a_transposed_view_of_an_allotted_square_is_copied() -> None:
+    parts = codec.allot((("a", "<f8", (3, 3)),))
+    parts["a"][...] = np.arange(9.0).reshape(3, 3)
+    turned = {"a": parts["a"].T}
+    assert arrays.same(codec.decode(codec.encode(turned)), turned)
+
+
+def test_hostile_headers_end_in_a_sentence() -> None:
+    deep = b"[" * 200_000
+    for text in (deep, b'{"w":{"dtype":"F64","shape":[9000000000,9000000000],"data_offsets":[0,8]}}'):
+        with pytest.raises(DataError, match="is damaged"):
+            codec.decode(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(DataError, match="cut off"):
+        codec.decode((10**12).to_bytes(8, "little") + bytes(20))
+    with pytest.raises(DataError, match="format's own name"):
+        codec.encode({"__metadata__": np.zeros(1)})
+
+
+def test_headers_too_large_to_cache_are_read() -> None:
+    many = {f"array-{number:05d}": np.array(number) for number in range(2000)}
+    assert arrays.same(codec.decode(codec.encode(many)), many)

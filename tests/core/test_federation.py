@@ -509,3 +509,19 @@ def test_features_replace_the_inputs_and_keep_labels_and_names() -> None:
     np.testing.assert_array_equal(after.clients["a"].test.labels, before.clients["a"].test.labels)
     with pytest.raises(ValueError, match="read-only"):
         after.clients["a"].train.inputs[0, 0] = 1
+
+
+@pytest.mark.parametrize("label", [2**64 - 1, 1e300])
+def test_labels_beyond_any_class_are_refused(label: float) -> None:
+    with pytest.raises(DataError, match="labels must be integers from 0 on"):
+        fs.Federation.from_arrays({"a": {"train": (np.eye(2), np.array([0, label]))}})
+
+
+def test_labels_that_are_no_class_numbers_are_refused() -> None:
+    with pytest.raises(DataError, match="labels run up to 90210 for 3 samples"):
+        fs.Table.make("postcodes", np.eye(3), [90001, 90210, 90002])
+
+
+def test_inputs_without_features_are_refused() -> None:
+    with pytest.raises(DataError, match="client 'a', train: inputs must be"):
+        fs.Federation.from_arrays({"a": {"train": (np.zeros((3, 0)), [0, 1, 0])}})

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,6 +104,8 @@ def test_scaling_is_linear_and_keeps_the_count() -> None:
         (lambda m: fs.Moments.of([[1e200]], [0]), "overflow float64"),
         (lambda m: fs.Moments.of([["a"]], [0]), "features must be numbers"),
         (lambda m: fs.Moments.from_gram(np.array([[1.0, 2.0], [0.0, 1.0]]), np.zeros((2, 1)), 1), "symmetric"),
+        (lambda m: fs.Moments.of(np.eye(2), [[np.nan], [1.0]]), "targets must be finite"),
+        (lambda m: fs.Moments(np.zeros(6, np.float32), np.zeros((3, 1)), np.array(1)), "float64, always"),
         (lambda m: fs.Moments(np.zeros(5), np.zeros((3, 1)), np.array(1)), "6 numbers"),
     ],
 )
@@ -114,3 +118,14 @@ def test_named_arrays_and_back() -> None:
     a = fs.Moments.of(np.eye(3), [0, 1, 2], classes=3, space=9)
     close(fs.Moments.from_arrays(a.arrays(), 9), a)
     close(fs.Moments.from_gram(a.gram, a.cross, a.count, 9), a)
+
+
+def test_peak_memory_does_not_grow_with_the_samples() -> None:
+    x = np.zeros((60_000, 64), np.uint8)  # 3.8 MB of bytes, 31 MB in float64
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_BYTES", 2**20)
+        tracemalloc.start()
+        fs.Moments.of(x, np.zeros(60_000, int))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 6e6

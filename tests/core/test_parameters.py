@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,3 +208,10 @@ def test_the_defaults_of_every_method_lie_in_their_domains() -> None:
 def test_an_unknown_method_is_named_with_near_matches() -> None:
     with pytest.raises(UnknownNameError, match="unknown method 'fedhp'; did you mean 'fedhip'"):
         fs.create("fedhp")
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    method = fs.FedHiP(alpha=np.int64(20), beta=np.float32(0.5))
+    assert (type(method.alpha), type(method.beta)) == (int, float)
+    assert method == fs.FedHiP(alpha=20, beta=0.5)
+    assert fs.classes(np.int64(2)) == fs.classes(2)

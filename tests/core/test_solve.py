@@ -145,3 +145,44 @@ def test_whitening_leaves_out_directions_that_nobody_has() -> None:
     wide = np.column_stack([f, f])
     q = whiten(fs.Moments.of(wide, np.zeros((20, 1))), 0.0, wide[:3])
     np.testing.assert_allclose(q @ q.T, f[:3] @ np.linalg.solve(f.T @ f, f[:3].T), rtol=1e-9)
+
+
+@pytest.mark.parametrize("clients", [1, 3, 7, 20])
+def test_a_constant_feature_beside_an_intercept_is_no_feature(clients: int) -> None:
+    """Centring leaves rounding noise of it, which must not be scaled up to a feature of its own."""
+    rng = np.random.default_rng(0)
+    x, y = np.column_stack([rng.normal(size=(200, 3)), np.full(200, 0.3)]), rng.integers(2, size=200)
+    parts = zip(np.array_split(x, clients), np.array_split(y, clients), strict=True)
+    total = fs.Moments.zero(5, 2)
+    for part in parts:
+        total = total + fs.Moments.of(*part, classes=2, intercept=True)
+    found = fs.solve(total, intercept=True, solver="auto")
+    assert found.rank == 3
+    assert not found.weights[3].any()
+    wanted, _ = direct(x[:, :3], np.eye(2)[y], 0.0, True)
+    assert relative(found.weights[:3], wanted) < 1e-9
+
+
+def test_digits_lost_to_centring_show_in_rcond() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 2)), rng.integers(2, size=200)
+    near, far = (fs.solve(fs.Moments.of(x + m, y, intercept=True), intercept=True).rcond for m in (0.0, 1e5))
+    assert near > 0.1
+    assert far < 1e-9
+
+
+def test_nearly_equal_features_are_singular() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(50, 3))
+    f[:, 2] = f[:, 1] * (1 + 1e-9 * rng.normal(size=50))
+    with pytest.raises(SingularError):
+        fs.solve(fs.Moments.of(f, np.zeros(50, int)))
+
+
+def test_a_collinear_design_has_leverages_of_at_most_one() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(30, 3)) @ rng.normal(size=(3, 8))
+    for design in (f, f[:6]):
+        path = RidgePath.of(design, rng.normal(size=(len(design), 1)))
+        assert len(path.squares) == 3
+        assert path.leverage(path.ridge(1e-12)).max() <= 1 + 1e-6

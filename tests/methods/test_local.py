@@ -64,3 +64,26 @@ def test_the_best_candidate_is_the_one_with_fewest_smoothed_errors(size: int) ->
     wrong = np.roll(right, 1, axis=1)
     assert _ridge.best([1.0, 2.0, 3.0], [wrong, right, 0.5 * right + 0.5 * wrong], labels) == 2.0
     assert _ridge.best([1.0, 2.0], [right, right + 1e-13], labels) == 1.0  # equals: the first
+
+
+def test_many_samples_are_judged_by_errors_and_few_by_squares() -> None:
+    """One candidate is right by a hair everywhere, the other right by far but for one in ten: who wins depends on n."""
+    for size, winner in ((500, "hair"), (60, "far")):
+        labels = np.zeros(size, dtype=np.int64)
+        hair = np.tile([0.35, 0.05], (size, 1))  # margin 0.3: right, but far from (1, 0)
+        far = np.tile([1.0, 0.0], (size, 1))
+        far[::10] = [0.4, 0.6]  # a tenth wrong
+        assert _ridge.best(["hair", "far"], [hair, far], labels) == winner
+
+
+def test_offsets_of_the_features_do_not_matter_with_an_intercept() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=150)
+    x = rng.normal(size=(150, 10)) + 1.5 * np.eye(3, 10)[y]
+    chosen = [
+        fs.run(fs.Local(intercept=True), fs.Federation.from_arrays({"a": {"train": (x + shift, y)}}))
+        .clients["a"]
+        .chosen
+        for shift in (0.0, 1e4)
+    ]
+    assert chosen[0]["ridge"] == pytest.approx(chosen[1]["ridge"], rel=1e-3)

@@ -299,10 +299,10 @@ def test_another_method_drops_the_parameters_of_the_file(command: Command, tmp_p
 
 def test_files_go_to_a_folder_with_their_name(command: Command, tmp_path: Path) -> None:
     (tmp_path / "sub:1").mkdir()
-    for where in (tmp_path, tmp_path / "sub:1"):
+    for where, place in ((tmp_path, "my.data-fedhip-0"), (tmp_path / "sub:1", "my.data-fedhip-0-2")):
         samples(where, "my.data.npz")
         done = command(*FAST, "--data", str(where / "my.data.npz"), "--clients", "4")
-        assert (done.code, done.out) == (0, "runs/my.data-fedhip-0\n")
+        assert (done.code, done.out) == (0, f"runs/{place}\n")
     assert command(*FAST, "--data", "synthetic:1,0.5", "--clients", "4").out == "runs/synthetic-1-0.5-fedhip-0\n"
     assert sorted(os.listdir(tmp_path)) == ["my.data.npz", "runs", "sub:1"]
 
@@ -460,7 +460,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
     ("arguments", "wanted"),
     [
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
-        ("--method nothing-like-it", "known: afl, fedhip, local"),
+        ("--method nothing-like-it", "known: afl, apfl, fedhip, local"),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),
         ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),
@@ -611,3 +611,47 @@ def test_a_mistake_in_predict_is_one_line_and_leaves_nothing(
     (tmp_path / "folder.csv").mkdir()
     before = listing(tmp_path)
     mistake(command("predict", *arguments.split()), before, tmp_path, wanted)
+
+
+def test_another_experiment_does_not_replace_the_first_and_the_same_one_does(command: Command, tmp_path: Path) -> None:
+    places = [
+        command(*FAST, *more).out.strip()
+        for more in ([], ["--set", "alpha=20"], ["--clients", "5"], [], ["--clients", "5"])
+    ]
+    assert places == [f"runs/digits-fedhip-0{end}" for end in ("", "-2", "-3", "", "-3")]
+
+
+def test_columns_are_found_by_name_when_predicting(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 3)) * [1.0, 10.0, 100.0]
+    y = np.where(x[:, 2] > 0, "yes", "no")
+    lines = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(x, y, strict=True)]
+    (tmp_path / "train.csv").write_text("a,b,c,label\n" + "\n".join(lines) + "\n")
+    assert command(*FAST, "--data", "train.csv", "--clients", "2", "--out", "out", "--method", "afl").code == 0
+    turned = [f"{c},{label},{a},{b}" for (a, b, c), label in zip(x, y, strict=True)]
+    (tmp_path / "turned.csv").write_text("c,label,a,b\n" + "\n".join(turned) + "\n")
+    model = "out/models/global.safetensors"
+    one, two = (command("predict", model, "--data", name) for name in ("train.csv", "turned.csv"))
+    assert one.out == two.out
+    assert set(one.out.split()) <= {"yes", "no"}
+    (tmp_path / "short.csv").write_text("a,b,other\n1,2,3\n")
+    done = command("predict", model, "--data", "short.csv")
+    assert done.code == 2
+    assert "short.csv: it lacks c and has other besides; the model takes the columns a, b, c" in done.err
+
+
+def test_a_result_made_in_python_cannot_be_a_config(command: Command, tmp_path: Path) -> None:
+    fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3)).save(tmp_path / "mine")
+    done = command("run", "--config", "mine/result.json")
+    assert done.code == 2
+    assert "mine/result.json comes from fs.run" in done.err
+
+
+def test_feature_maps_from_the_command_line(command: Command, tmp_path: Path) -> None:
+    assert command(*FAST, "--features", "random:80,tanh,3", "--out", "out").code == 0
+    figures_ = figures(tmp_path / "out")
+    assert figures_["settings"]["features"] == "random:80,tanh,3"
+    assert figures_["seconds"]["features"] > 0
+    model = fs.load_model(tmp_path / "out" / "models" / "global.safetensors")
+    assert model.arrays["weight"].shape == (80, 10)
+    assert model.predict(np.zeros((2, 64))).shape == (2,)

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import fedsolve as fs
 from fedsolve import arrays, codec
 from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Plan
+from fedsolve.methods import _ridge
+from fedsolve.runtime import inprocess
 from fedsolve.runtime.inprocess import InProcess
 from fedsolve.runtime.loop import Failure, Replies, Request, Tallies, drive, handle
 from tests.conftest import relative
@@ -226,6 +229,142 @@ def test_an_error_in_a_client_ends_the_run_and_leaves_no_thread() -> None:
     with pytest.raises(DataError, match=r"client 'c00037': features must be finite; got nan in row 0, column 0"):
         fs.run(fs.AFL(), dataclasses.replace(federation, clients=clients))
     assert not [t for t in threading.enumerate() if t.name.startswith("fedsolve")]
+
+
+def test_the_global_column_is_the_global_model() -> None:
+    federation = fs.load("digits").split(fs.dirichlet(0.1), clients=8)
+    result = fs.run(fs.FedHiP(), federation)
+    assert result.shared is not None
+    for name, client in federation.clients.items():
+        right = (result.shared.predict(client.test.inputs) == client.test.labels).mean()
+        assert result.clients[name].shared == pytest.approx(right)
+    assert any(c.shared != c.accuracy for c in result.clients.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws(fs.AFL):
+    """Two rounds, whose replies are draws."""
+
+    @property
+    def rounds(self) -> int:
+        return 2
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        return {"last": rng.normal(size=1)}, {"draw": rng.normal(size=1)}
+
+    def aggregate(self, state: Any, replies: Any) -> Any:
+        return {f"round-{len(state)}": replies["draw"], **state}
+
+    def message(self, state: Any, client: str) -> Any:
+        return {}
+
+    def personalize(self, private: Any, message: Any, task: Any, train: Any) -> Any:
+        return {"weight": np.zeros((task.width, task.classes)), "private": private["last"]}
+
+
+def test_draws_differ_by_round_and_client_and_not_by_who_takes_part() -> None:
+    federation = sample_federation()
+    everybody, fewer = fs.run(Draws(), federation, seed=1), fs.run(Draws(), federation, seed=1, absent=["site-0"])
+    assert everybody.state["round-0"] != everybody.state["round-1"]
+    for name in fewer.models:
+        assert arrays.same(fewer.models[name].arrays, everybody.models[name].arrays)
+    assert everybody.models["site-1"].arrays["private"] != everybody.models["site-2"].arrays["private"]
+
+
+def test_an_update_whose_reply_was_lost_never_happened() -> None:
+    federation = sample_federation()
+    task, client = federation.task, federation.clients["site-0"]
+    request = Request("update", 1, 0, task.space, {})
+    memory, _ = handle(fs.FedHiP(), task, client, None, request)
+    total = fs.run(fs.FedHiP(), federation).state
+    message = fs.FedHiP().message(total, "site-0")
+    seen = []
+    for accepted in (True, False):
+        final = Request("evaluate", 1, 0, task.space, message, accepted)
+        after, _ = handle(fs.FedHiP(), task, client, memory, Request.read(final.write()))
+        seen.append(bool(arrays.take("private", after)["counted"]))
+    assert seen == [True, False]
+
+
+def test_many_clients_run_side_by_side_with_one_blas_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, blas = set(), set()
+    plain = _ridge.moments
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        blas.update(info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(_ridge, "moments", spy)
+    before = [info["num_threads"] for info in threadpool_info()]
+    fs.run(fs.AFL(), many(40), workers=2)
+    assert all(name.startswith("fedsolve-client") for name in threads)
+    assert blas == {1}
+    threads.clear()
+    fs.run(fs.AFL(), many(2), workers=2)
+    assert threads == {threading.current_thread().name}
+    runs = [threading.Thread(target=fs.run, args=(fs.AFL(), many(40))) for _ in range(3)]
+    for thread in runs:
+        thread.start()
+    for thread in runs:
+        thread.join()
+    assert [info["num_threads"] for info in threadpool_info()] == before  # the last one out lifts the limit
+
+
+def test_no_more_than_a_few_batches_are_under_way() -> None:
+    """Answers are folded as they come; a fast sender must not pile them up."""
+    federation = many(200)
+    transport = InProcess(fs.AFL(), federation, workers=2)
+    size = 200 // inprocess.BATCHES
+    drawn, folded, ahead = 0, 0, []
+
+    class Slow(Replies):
+        def empty(self) -> Replies:
+            return Replies("sum", federation.task.space, False)
+
+        def merge(self, other: Any) -> None:
+            nonlocal folded
+            super().merge(other)
+            folded += len(other.answered)
+            ahead.append(drawn - folded)
+
+    def requests() -> Any:
+        nonlocal drawn
+        for name in transport.clients():
+            drawn += 1
+            yield name, Request("update", 1, 0, federation.task.space, {}).write()
+
+    transport.ask(requests(), Slow("sum", federation.task.space, False), lambda done: None)
+    assert folded == 200
+    assert max(ahead) <= 2 * 2 * size + size
+
+
+@pytest.mark.parametrize("tally", [b"rubbish", codec.encode({"train": np.array(3)}), "none right", "too many"])
+def test_figures_that_cannot_be_are_refused_or_left_out(tally: Any) -> None:
+    counts = {"none right": {"test": 0, "correct": 0}, "too many": {"test": 3, "correct": 4}}
+    if isinstance(tally, str):
+        tally = codec.encode({n: np.array(v) for n, v in {"train": 1, **counts[tally]}.items()})
+    with pytest.raises(DataError, match="client 'x'"):
+        Tallies(tolerate=False).put("x", tally)
+    lenient = Tallies(tolerate=True)
+    lenient.put("x", tally)
+    assert not lenient.clients
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((fs.AFL, "federation"), "such as fs.FedHiP"),
+        ((fs.AFL(), "table"), "takes a Federation"),
+        ((fs.AFL(), "federation", {"workers": -1}), "workers"),
+        ((fs.AFL(), "federation", {"seed": "abc"}), "seed must be an integer"),
+    ],
+)
+def test_wrong_arguments_of_run_are_named(arguments: tuple[Any, ...], words: str) -> None:
+    method, what, *options = arguments
+    given = sample_federation() if what == "federation" else fs.load("digits")
+    with pytest.raises(ParameterError, match=words):
+        fs.run(method, given, **(options[0] if options else {}))  # type: ignore[arg-type]
 
 
 def test_requests_are_drawn_as_they_are_sent() -> None:

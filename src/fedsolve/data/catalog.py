@@ -21,6 +21,7 @@ from fedsolve.rng import derive
 
 _LABELS = ("y", "label")
 _NPZ_KEYS = ("x", "y", "x_test", "y_test", "client")
+NAMES = "feature_names"
 _WORDS = {"y": "label", "client": "client"}
 
 
@@ -56,7 +57,16 @@ def table_of(columns: Mapping[str, Array], name: str) -> Table:
         if class_names:
             test_labels = class_numbers(test_labels, class_names, f"{name}, test")
         test = (columns["x_test"], test_labels)
-    return Table.make(name, columns["x"], labels, test=test, client=columns.get("client"), class_names=class_names)
+    names = tuple(columns[NAMES].tolist()) if NAMES in columns else ()
+    return Table.make(
+        name,
+        columns["x"],
+        labels,
+        test=test,
+        client=columns.get("client"),
+        class_names=class_names,
+        feature_names=names,
+    )
 
 
 def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
@@ -69,8 +79,11 @@ def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
 
 def class_numbers(labels: Array, class_names: tuple[str, ...], whose: str) -> Array:
     """The numbers of named classes."""
-    if labels.dtype.kind != "U":
+    if not class_names and labels.dtype.kind != "U":
         return labels
+    if labels.dtype.kind == "f" and (np.floor(labels) == labels).all():
+        labels = labels.astype(np.int64)
+    labels = labels.astype(np.str_)  # a file that shows only the classes "1" and "2" reads as numbers
     numbers = {name: number for number, name in enumerate(class_names)}
     strange = sorted(set(labels.tolist()) - set(numbers))
     if strange:
@@ -79,7 +92,7 @@ def class_numbers(labels: Array, class_names: tuple[str, ...], whose: str) -> Ar
 
 
 def read_columns(path: Path) -> dict[str, Array]:
-    """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file."""
+    """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file, and the names of its columns."""
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"cannot read {path}: wanted a file that ends in {', '.join(_READERS)}")
@@ -121,8 +134,8 @@ def _csv(path: Path) -> dict[str, Array]:
             texts = np.char.strip(read(columns[key], np.str_)[:, 0])
             if (texts == "").any():
                 raise DataError(f"{path}: the {_WORDS[key]} in row {int(np.argmax(texts == ''))} is missing")
-            found[key] = _numbers_or_texts(texts)
-    return found
+            found[key] = _numbers_or_texts(texts) if key == "y" else texts  # "007" is not 7
+    return found | {NAMES: np.array(columns["x"])}
 
 
 def _csv_header(path: Path) -> tuple[list[str], int]:
@@ -163,11 +176,11 @@ def _parquet(path: Path) -> dict[str, Array]:
                 texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
                 if not texts and not _is_number(pa, column.type):
                     raise DataError(f"{path}: {_WORDS[key]}s must be numbers or texts; got {column.type}")
-                if texts and column.null_count:
+                if column.null_count:
                     raise DataError(f"{path}: a {_WORDS[key]} is missing")
                 values = column.to_numpy()
                 found[key] = values.astype(np.str_) if texts else values
-        return found
+        return found | {NAMES: np.array(columns["x"])}
     except pa.ArrowException as error:
         raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
 
@@ -217,7 +230,7 @@ def _synthetic(name: str, argument: str, seed: int) -> Table:
     parts = argument.split(",")
     try:
         a, b = float(parts[0]), float(parts[1])
-        clients = int(parts[2]) if len(parts) > 2 else 30
+        clients = int(parts[2]) if len(parts) > 2 else 20
     except (ValueError, IndexError):
         raise ParameterError(
             f"data set 'synthetic' is written synthetic:A,B or synthetic:A,B,CLIENTS; got {name!r}"

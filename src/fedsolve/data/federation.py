@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsolve.arrays import Array, finite
-from fedsolve.data.partition import ByClient, Partition, Rows, top_up
+from fedsolve.data.partition import ByClient, Partition, Rows, parse, top_up
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features.maps import FeatureMap, Identity, space
 from fedsolve.rng import derive
@@ -40,6 +40,7 @@ class Task:
     inputs: tuple[int, ...]  # shape of one raw input
     features: FeatureMap = field(default_factory=Identity)
     class_names: tuple[str, ...] = ()  # where classes have names: one each, in order
+    feature_names: tuple[str, ...] = ()  # where the numbers of an input have names
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,7 +88,7 @@ class Federation:
     ) -> Federation:
         """A federation from `{"ward-a": {"train": (x, y), "test": (x, y)}, ...}`; "test" may be left out.
 
-        `classes` defaults to the largest label of anybody plus one.
+        `classes` defaults to the largest label of anybody plus one. Arrays are not copied: do not write to them after.
         """
         if not clients:
             raise DataError("a federation needs at least one client; got none")
@@ -112,17 +113,18 @@ class Federation:
                     raise DataError(f"{whose}: inputs have shape {x.shape[1:]}, but those of others have {shape}")
                 shape = x.shape[1:] if shape is None else shape
                 drawn[client][part] = (x, y)
-        if shape is None:
-            raise DataError("a federation needs at least one client; got none")
         top = max(int(y.max(initial=-1)) for parts_ in drawn.values() for _, y in parts_.values())
         count = top + 1 if classes is None else classes
+        if classes is None:
+            _plausible(count, sum(len(parts_["train"][1]) for parts_ in drawn.values()), name)
         for client, parts_ in drawn.items():
             for part, (_, y) in parts_.items():
                 check_range(y, count, f"client {client!r}, {part}")
         if class_names and len(class_names) != count:
             raise ParameterError(f"class_names must name each of {count} classes; got {len(class_names)}")
-        task = Task(count, shape, class_names=tuple(class_names))
-        empty = (np.empty((0, *shape)), np.empty(0, dtype=np.int64))
+        inputs_shape = shape or ()
+        task = Task(count, inputs_shape, class_names=tuple(class_names))
+        empty = (np.empty((0, *inputs_shape)), np.empty(0, dtype=np.int64))
         made = {
             client: Client(client, _samples(*parts_["train"]), _samples(*parts_.get("test", empty)))
             for client, parts_ in drawn.items()
@@ -153,6 +155,7 @@ class Table:
     test: Samples | None = None  # an official test set
     client: NDArray[Any] | None = None  # the natural owner of each row
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -164,6 +167,7 @@ class Table:
         test: tuple[ArrayLike, ArrayLike] | None = None,
         client: ArrayLike | None = None,
         class_names: Sequence[str] = (),
+        feature_names: Sequence[str] = (),
     ) -> Table:
         """A checked table."""
         x, y = check_inputs(inputs, name), check_labels(labels, name)
@@ -181,17 +185,20 @@ class Table:
                 )
             official, top = _samples(xt, yt), max(top, int(yt.max(initial=0)))
         classes = len(class_names) or top + 1
+        _plausible(classes, len(y), name)
         check_range(y, classes, name)
         if official is not None:
             check_range(official.labels, classes, f"{name}, test")
         owners = None if client is None else np.asarray(client)
         if owners is not None and owners.shape != (len(x),):
             raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
-        return cls(name, x, y, classes, official, owners, tuple(class_names))
+        if owners is not None and owners.dtype.kind not in "iuU":
+            raise DataError(f"{name}: 'client' must hold integers or texts; got {owners.dtype}")
+        return cls(name, x, y, classes, official, owners, tuple(class_names), tuple(feature_names))
 
     def split(
         self,
-        partition: Partition,
+        partition: Partition | str,
         *,
         clients: int | None = None,
         seed: int = 0,
@@ -201,8 +208,11 @@ class Table:
         """Spread the rows over clients, and give each client a test set.
 
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
-        proportions of the clients; or "global": all of it for everybody.
+        proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
+        from the largest; natural clients are left as they are.
         """
+        if isinstance(partition, str):
+            partition = parse(partition)
         if isinstance(min_samples, bool) or not isinstance(min_samples, int) or min_samples < 1:
             raise ParameterError(f"min-samples must be an integer of at least 1; got {min_samples!r}")
         natural = isinstance(partition, ByClient)
@@ -221,7 +231,8 @@ class Table:
         for name, rows, end, held_out in zip(names, train, ends, tests, strict=True):
             own = slice(end - len(rows), end)
             made[name] = Client(name, _samples(inputs[own], labels[own]), held_out)
-        task = Task(self.classes, self.inputs.shape[1:], class_names=self.class_names)
+        shape = self.inputs.shape[1:]
+        task = Task(self.classes, shape, class_names=self.class_names, feature_names=self.feature_names)
         return _federation(task, made, self.name, moved)
 
     def _names(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
@@ -293,7 +304,7 @@ def check_inputs(inputs: ArrayLike, whose: str) -> Array:
         x = np.asarray(inputs)
     except ValueError as error:
         raise DataError(f"{whose}: inputs must form one array; got rows of different lengths ({error})") from error
-    if x.ndim < 2 or x.dtype.kind not in "biuf":
+    if x.ndim < 2 or x.dtype.kind not in "biuf" or 0 in x.shape[1:]:
         raise DataError(f"{whose}: inputs must be an array of numbers, one row a sample; got {x.dtype}{list(x.shape)}")
     if x.dtype.kind == "f" and not finite(x):
         bad = np.argwhere(~np.isfinite(x))[0]
@@ -315,6 +326,9 @@ def check_labels(labels: ArrayLike, whose: str) -> NDArray[np.int64]:
         odd = np.flatnonzero(~(np.floor(y) == y) | ~np.isfinite(y))
         if len(odd):
             raise DataError(f"{whose}: labels must be integers; got {y[odd[0]]} in row {odd[0]}")
+    if len(y) and not float(y.max()) < 2**53:
+        row = int(np.argmax(y))
+        raise DataError(f"{whose}: labels must be integers from 0 on; got {y[row]} in row {row}")
     if len(y) and y.min() < 0:
         row = int(np.argmin(y))
         raise DataError(f"{whose}: labels must be integers from 0 on; got {y[row]} in row {row}")
@@ -328,6 +342,12 @@ def check_range(labels: NDArray[np.int64], classes: int, whose: str) -> None:
     if len(labels) and labels.max() >= classes:
         row = int(np.argmax(labels))
         raise DataError(f"{whose}: labels must be integers from 0 to {classes - 1}; got {labels[row]} in row {row}")
+
+
+def _plausible(classes: int, samples: int, whose: str) -> None:
+    """Labels that are no class numbers (postcodes, years) would make a column for every number up to them."""
+    if classes > 1000 + 10 * samples:
+        raise DataError(f"{whose}: labels run up to {classes - 1} for {samples} samples; number the classes from 0 on")
 
 
 def _check_name(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -19,11 +20,39 @@ from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
+from fedsolve.rng import check_seed
 from fedsolve.runtime.loop import Inbox, Progress, Request, Tick, drive, handle
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _OneThread:
+    """One BLAS thread while anybody is inside. The limit holds for the process, so the last one out lifts it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._limits = threadpool_limits(1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limits.restore_original_limits()
+
+
+_ONE_THREAD = _OneThread()
 
 
 class InProcess:
@@ -32,7 +61,7 @@ class InProcess:
     def __init__(self, method: Method, federation: Federation, *, absent: Collection[str] = (), workers: int = 0):
         self._method, self._federation = method, federation
         self._present = [name for name in sorted(federation.clients) if name not in absent]
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or cores()
         self._memory: dict[str, Arrays] = {}
         self._last: tuple[Bytes, Request] | None = None
 
@@ -68,7 +97,7 @@ class InProcess:
             tick(done := done + count)
 
         try:
-            with threadpool_limits(1, user_api="blas"):
+            with _ONE_THREAD:
                 while batch := list(islice(tasks, size)):
                     waiting.append((len(batch), pool.submit(self._gather, batch, inbox.empty())))
                     if len(waiting) > 2 * self._workers:
@@ -114,6 +143,13 @@ def run(
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
     `workers` is the number of threads (0: one a core); it changes the time, never the result.
     """
+    if not isinstance(method, Method) or isinstance(method, type):
+        raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
+    if not isinstance(federation, Federation):
+        raise ParameterError(f"run takes a Federation, as Table.split makes; got {type(federation).__name__}")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ParameterError(f"workers must be an integer of at least 0; got {workers!r}")
+    seed = check_seed(seed)
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -76,19 +76,27 @@ class Request:
     seed: int
     space: int
     message: Arrays
+    accepted: bool = True  # whether the reply to the client's last update arrived
 
     def write(self) -> Bytes:
         """As bytes."""
-        head = {"kind": self.kind, "round": str(self.round), "seed": str(self.seed), "space": f"{self.space:x}"}
-        return encode(self.message, head)
+        numbers = {"round": str(self.round), "seed": str(self.seed), "space": f"{self.space:x}"}
+        return encode(self.message, {"kind": self.kind, **numbers, "accepted": str(int(self.accepted))})
+
+    def carries(self, message: Arrays) -> bool:
+        """Whether it has these very arrays as its message."""
+        mine = self.message
+        return mine.keys() == message.keys() and all(mine[name] is message[name] for name in message)
 
     @classmethod
     def read(cls, data: Bytes) -> Request:
         """From bytes."""
         message, head = read(data, "request")
         try:
-            kind = cast("Kind", head["kind"])
-            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), message)
+            if head["kind"] not in get_args(Kind):
+                raise ValueError(f"nobody knows how to {head['kind']!r}")
+            kind, accepted = cast("Kind", head["kind"]), head["accepted"] == "1"
+            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), message, accepted)
         except (KeyError, ValueError) as error:
             raise DataError(f"request without a proper head: {error}") from error
 
@@ -96,8 +104,9 @@ class Request:
 def handle(method: Method, task: Task, client: Client, memory: Arrays | None, request: Request) -> tuple[Arrays, Bytes]:
     """What a client does with a request: its new memory, and its answer.
 
-    The memory holds the method's private state under "private" and the client's model under "model"; it stays
-    with the client. `None` is a client that has not been asked anything yet.
+    The memory holds the method's private state under "private", what an update made of it under "pending", and the
+    client's model under "model"; it stays with the client. An update whose reply was lost on the way never happened:
+    the next request says so, and what is pending is dropped. `None` is a client that has not been asked anything yet.
     """
     if request.space != task.space:
         raise DataError(
@@ -107,11 +116,12 @@ def handle(method: Method, task: Task, client: Client, memory: Arrays | None, re
     if memory is None:
         rng = derive(request.seed, "client", client.name)
         memory = named.under("private", method.init_client(task, client.train, rng))
-    private: Arrays = named.take("private", memory)
+    private = named.take("pending" if "updated" in memory and request.accepted else "private", memory)
     if request.kind == "update":
         rng = derive(request.seed, "update", client.name, request.round)
-        private, reply = method.update(private, request.message, task, client.train, rng)
-        return named.under("private", private), encode(reply, {"space": f"{task.space:x}"})
+        pending, reply = method.update(private, request.message, task, client.train, rng)
+        memory = named.under("private", private) | named.under("pending", pending) | {"updated": np.array(True)}
+        return memory, encode(reply, {"space": f"{task.space:x}"})
     model = method.personalize(private, request.message, task, client.train)
     tally = evaluate(method, model, request.message, client)
     return named.under("private", private) | named.under("model", model), encode(tally)
@@ -169,12 +179,13 @@ def drive(
     clock = _Clock()
     state = method.init_server(task, derive(seed, "server"))
     history: list[Round] = []
+    lost: set[str] = set()  # clients whose last reply did not arrive
     results: dict[str, ClientResult] = {}
     for number in range(1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
-        post = _Post(method, task, state, seed, number, "update")
+        post = _Post(method, task, state, seed, number, "update", frozenset(lost))
         replies = Replies(plan.fold, task.space, tolerate)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
@@ -184,10 +195,11 @@ def drive(
         if not replies.answered:
             reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
             raise DataError(f"no client answered in round {number}" + (f" ({reasons})" if reasons else ""))
+        lost = (lost | set(plan.clients)) - replies.answered
         state = method.aggregate(state, folded)
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
-        final = _Post(method, task, state, seed, number, "evaluate")
+        final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost))
         tallies = Tallies(tolerate)
         transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         results = tallies.clients
@@ -202,7 +214,7 @@ def drive(
                 missing=tuple(sorted(set(present) - replies.answered)),
             )
         )
-    shared = method.shared(method.message(state, ""))
+    shared = method.shared(method.message(state, min(results, default="")))
     ordered = {name: results[name] for name in sorted(results)}
     return Outcome(state, shared, ordered, tuple(history), clock.seconds)
 
@@ -234,17 +246,17 @@ class _Post:
     seed: int
     number: int
     kind: Kind
+    lost: frozenset[str]
     sent: int = 0  # bytes
 
     def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
-        last: Arrays = {}
+        last: Request | None = None
         data: Bytes = b""
         for client in clients:
-            message = self.method.message(self.state, client)
-            repeated = data and message.keys() == last.keys() and all(message[n] is last[n] for n in message)
-            if not repeated:
-                request = Request(self.kind, self.number, self.seed, self.task.space, message)
-                last, data = message, request.write()
+            message, accepted = self.method.message(self.state, client), client not in self.lost
+            if last is None or not last.carries(message) or last.accepted != accepted:
+                last = Request(self.kind, self.number, self.seed, self.task.space, message, accepted)
+                data = last.write()
             self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
             yield client, data
 
@@ -340,10 +352,13 @@ class Tallies:
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Read the figures of a client."""
-        if not isinstance(answer, Failure):
-            self.clients[client] = _read_tally(decode(answer, f"figures of {client!r}"))
-        elif not self._tolerate:
-            raise DataError(f"client {client!r}: {answer.reason}")
+        try:
+            if isinstance(answer, Failure):
+                raise DataError(answer.reason)
+            self.clients[client] = _read_tally(decode(answer, "its figures"))
+        except DataError as error:
+            if not self._tolerate:
+                raise DataError(f"client {client!r}: {error}") from error
 
     def merge(self, other: Inbox) -> None:
         """Take over the figures of another inbox."""
@@ -353,13 +368,16 @@ class Tallies:
 
 
 def _read_tally(tally: Arrays) -> ClientResult:
-    test = int(tally["test"])
-
-    def share(name: str) -> float | None:
-        return int(tally[name]) / test if name in tally else None
-
-    chosen = {name: float(array) for name, array in named.take("chosen", tally).items()}
-    return ClientResult(int(tally["train"]), test, share("correct"), share("shared"), chosen=chosen)
+    try:
+        counts = {name: int(array) for name, array in tally.items() if "/" not in name}
+        chosen = {name: float(array) for name, array in named.take("chosen", tally).items()}
+        train, test = counts.pop("train"), counts.pop("test")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"its figures are incomplete: {error}") from error
+    if not all(0 <= count <= test and test > 0 for count in counts.values()):
+        raise DataError(f"its figures cannot be: {counts} right of {test}")
+    shares = {name: count / test for name, count in counts.items()}
+    return ClientResult(train, test, shares.get("correct"), shares.get("shared"), chosen=chosen)
 
 
 class _Clock:
