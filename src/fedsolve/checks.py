@@ -67,7 +67,9 @@ def sample_data(seed: int = 0, count: int = 240, classes: int = 3, features: int
     rng = derive(seed, "checks")
     centres = 3.0 * rng.normal(size=(classes, features))
     labels = rng.integers(classes, size=count)
-    return centres[labels] + rng.normal(size=(count, features)), labels
+    inputs = centres[labels] + rng.normal(size=(count, features))
+    inputs[:, -1] = 0.3  # one feature is constant: real data have such, and centring must survive them
+    return inputs, labels
 
 
 def sample_federation(seed: int = 0, sizes: Sequence[int] = (40, 25, 60, 1, 30, 44)) -> Federation:

@@ -649,9 +649,9 @@ def test_a_result_made_in_python_cannot_be_a_config(command: Command, tmp_path: 
 
 def test_feature_maps_from_the_command_line(command: Command, tmp_path: Path) -> None:
     assert command(*FAST, "--features", "random:80,tanh,3", "--out", "out").code == 0
-    figures_ = figures(tmp_path / "out")
-    assert figures_["settings"]["features"] == "random:80,tanh,3"
-    assert figures_["seconds"]["features"] > 0
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["settings"]["features"] == "random:80,tanh,3"
+    assert found["seconds"]["features"] > 0
     model = fs.load_model(tmp_path / "out" / "models" / "global.safetensors")
     assert model.arrays["weight"].shape == (80, 10)
     assert model.predict(np.zeros((2, 64))).shape == (2,)
