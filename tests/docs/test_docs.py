@@ -57,6 +57,15 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
             assert words[:2] == ["pip", "install"], f"a command that nobody tries: {line}"
 
 
+def test_settings_files_run(tmp_path: Path) -> None:
+    files_that_pages_mention(tmp_path)
+    for code in blocks(ROOT / "README.md", "toml"):
+        (tmp_path / "settings.toml").write_text(code)
+        command = [sys.executable, "-m", "fedsolve", "run", "--config", "settings.toml", "--out", "out"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
