@@ -143,7 +143,7 @@ def run(
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
     `workers` is the number of threads (0: one a core); it changes the time, never the result.
     """
-    if not isinstance(method, Method) or isinstance(method, type):
+    if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
     if not isinstance(federation, Federation):
         raise ParameterError(f"run takes a Federation, as Table.split makes; got {type(federation).__name__}")
