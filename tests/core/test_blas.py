@@ -47,6 +47,16 @@ def test_factor_and_solves_against_numpy() -> None:
     np.testing.assert_array_equal(lower, np.tril(full))  # nothing was written to
 
 
+def test_arrays_that_would_be_misread_are_refused_or_copied() -> None:
+    raw = np.zeros(8 * 10 + 1, np.uint8)
+    unaligned = raw[1:].view(np.float64)
+    assert not unaligned.flags.aligned
+    assert blas.unpack(unaligned, 4).shape == (4, 4)
+    for bad in (np.zeros((3, 2), np.float32), np.zeros((3, 4))[:, ::2]):
+        with pytest.raises(TypeError, match="contiguous array of float64"):
+            blas.gram(bad, np.zeros(3), add=False)
+
+
 def test_cholesky_of_an_indefinite_matrix_is_none() -> None:
     assert blas.cholesky(np.asfortranarray(np.diag([1.0, -1.0]))) is None
 
