@@ -46,7 +46,7 @@ def pack(lower: Float) -> Float:
 def unpack(triangle: Float, size: int) -> Float:
     """The inverse of `pack`: a lower triangle, with zeros above."""
     lower = np.zeros((size, size), order="F")
-    _routine("dtfttr")(b"N", b"L", size, np.require(triangle, np.float64, "CA"), lower, max(1, size), 0)
+    _routine("dtfttr")(b"N", b"L", size, np.require(triangle, np.float64, ["C", "A"]), lower, max(1, size), 0)
     return lower
 
 
