@@ -19,6 +19,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"d_primary": 200, "d_refine": 150},
         {"d_primary": 5, "act_primary": "tanh", "gamma": 0.0, "beta": 1.0, "lam": 0.5},
     ],
+    "fedprior": [{"shrink": 1.0}],
     "fedhip": [{"alpha": 0.0}, {"alpha": 20.0, "intercept": True}, {"intercept": True}, {"beta": 0.0}],
 }
 

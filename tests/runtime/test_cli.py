@@ -131,7 +131,7 @@ def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> N
 def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--method", "fedhp")
     assert done.returncode == 2
-    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip'?\n"
+    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
     assert listing(tmp_path) == {}
 
 
@@ -373,7 +373,7 @@ def test_methods_shows_one_with_its_parameters(command: Command) -> None:
 def test_methods_refuses_an_unknown_one(command: Command) -> None:
     done = command("methods", "fedhp")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip'?\n"
+    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
 
 
 # --- predict ---
@@ -460,7 +460,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
     ("arguments", "wanted"),
     [
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
-        ("--method nothing-like-it", "known: afl, apfl, fedhip, local"),
+        ("--method nothing-like-it", "known: afl, apfl, fedhip, fedprior, local"),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),
         ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),

@@ -15,6 +15,7 @@ CATALOGUE: dict[str, str] = {
     "afl": "fedsolve.methods.afl:AFL",
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
     "apfl": "fedsolve.methods.apfl:APFL",
+    "fedprior": "fedsolve.methods.fedprior:FedPrior",
 }
 
 
