@@ -17,16 +17,12 @@ def ratios(
     base: Callable[[], object], calls: dict[str, Callable[[], object]], repeats: int
 ) -> dict[str, dict[str, float]]:
     """For each call: median seconds, and the median of its time over the base's time in the same turn."""
-    base()
-    for call in calls.values():
+    found: dict[str, dict[str, float]] = {}
+    bases: list[float] = []
+    for name, call in calls.items():
         call()
-    times: dict[str, list[float]] = {name: [] for name in ("base", *calls)}
-    for _ in range(repeats):
-        times["base"].append(seconds(base))
-        for name, call in calls.items():
-            times[name].append(seconds(call))
-    found = {"base": {"seconds": statistics.median(times["base"]), "ratio": 1.0}}
-    for name in calls:
-        quotients = [t / b for t, b in zip(times[name], times["base"], strict=True)]
-        found[name] = {"seconds": statistics.median(times[name]), "ratio": statistics.median(quotients)}
-    return found
+        turns = [(seconds(base), seconds(call)) for _ in range(repeats)]
+        quotients = [taken / floor for floor, taken in turns]
+        found[name] = {"seconds": statistics.median(taken for _, taken in turns), "ratio": statistics.median(quotients)}
+        bases += [floor for floor, _ in turns]
+    return {"base": {"seconds": statistics.median(bases), "ratio": 1.0}, **found}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ def unpack(triangle: Float, size: int) -> Float:
     return lower
 
 
+@lru_cache(maxsize=16)
 def packed_diagonal(size: int) -> NDArray[np.int64]:
     """Where the diagonal stands in a packed triangle.
 

@@ -10,6 +10,7 @@ Sums are float64, always. F'F is symmetric, so only one triangle is held and sen
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +114,11 @@ class Moments:
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
             step = max(1, len(rows))  # nothing to convert, so nothing to bound
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, len(rows), step):
-                block = _block(rows[start : start + step], intercept)
-                blas.gram(block, parts["triangle"], add=start > 0)
-                part = _cross(block, targets[start : start + step], width)
+        for start in range(0, len(rows), step):
+            block = _block(rows[start : start + step], intercept)
+            blas.gram(block, parts["triangle"], add=start > 0)
+            part = _cross(block, targets[start : start + step], width)
+            with np.errstate(over="ignore", invalid="ignore") if start else nullcontext():
                 cross = part if cross is None else cross + part
         if cross is None:
             return cls.zero(features, width, space)
