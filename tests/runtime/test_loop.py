@@ -241,6 +241,31 @@ def test_the_global_column_is_the_global_model() -> None:
     assert any(c.shared != c.accuracy for c in result.clients.values())
 
 
+def test_one_model_on_one_test_set_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    plain = inprocess.correct
+
+    def spy(method: Any, model: Any, test: Any) -> int:
+        calls.append(len(test))
+        return plain(method, model, test)
+
+    monkeypatch.setattr(inprocess, "correct", spy)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 4)), rng.integers(3, size=300)
+    table = fs.Table.make("t", x[:200], y[:200], test=(x[200:], y[200:]))
+    federation = table.split("iid", clients=60, test="global")
+    result = fs.run(fs.AFL(), federation, workers=1)
+    assert len(calls) == 1
+    assert {c.accuracy for c in result.clients.values()} == {result.accuracy.mean}
+    calls.clear()
+    personal = fs.run(fs.FedHiP(alpha=50.0), federation, workers=1)
+    test = federation.clients["client-07"].test
+    right = (personal.models["client-07"].predict(test.inputs) == test.labels).mean()
+    assert personal.clients["client-07"].accuracy == pytest.approx(right)
+    assert len({c.accuracy for c in personal.clients.values()}) > 1
+    assert len(calls) == 60 + 1  # every personal model, and the global one once
+
+
 @dataclasses.dataclass(frozen=True)
 class Draws(fs.AFL):
     """Two rounds, whose replies are draws."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, encode, read
-from fedsolve.data.federation import Client, Task
+from fedsolve.data.federation import Client, Samples, Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Fold, Method
 from fedsolve.result import Accuracy, ClientResult, Round
@@ -101,8 +101,20 @@ class Request:
             raise DataError(f"request without a proper head: {error}") from error
 
 
-def handle(method: Method, task: Task, client: Client, memory: Arrays | None, request: Request) -> tuple[Arrays, Bytes]:
-    """What a client does with a request: its new memory, and its answer.
+def correct(method: Method, model: Arrays, test: Samples) -> int:
+    """How many test samples a model gets right."""
+    return int((np.argmax(method.predict(model, test.inputs), axis=1) == test.labels).sum())
+
+
+def handle(
+    method: Method,
+    task: Task,
+    client: Client,
+    memory: Arrays | None,
+    request: Request,
+    count: Callable[[Method, Arrays, Samples], int] = correct,
+) -> tuple[Arrays, Bytes]:
+    """What a client does with a request: its new memory, and its answer. `count` is how it evaluates a model.
 
     The memory holds the method's private state under "private", what an update made of it under "pending", and the
     client's model under "model"; it stays with the client. An update whose reply was lost on the way never happened:
@@ -123,26 +135,27 @@ def handle(method: Method, task: Task, client: Client, memory: Arrays | None, re
         memory = named.under("private", private) | named.under("pending", pending) | {"updated": np.array(True)}
         return memory, encode(reply, {"space": f"{task.space:x}"})
     model = method.personalize(private, request.message, task, client.train)
-    tally = evaluate(method, model, request.message, client)
+    tally = _evaluate(method, model, request.message, client, count)
     return named.under("private", private) | named.under("model", model), encode(tally)
 
 
-def evaluate(method: Method, model: Arrays, message: Arrays, client: Client) -> dict[str, Array]:
+def _evaluate(
+    method: Method,
+    model: Arrays,
+    message: Arrays,
+    client: Client,
+    count: Callable[[Method, Arrays, Samples], int],
+) -> dict[str, Array]:
     """Counts on the client's test samples, for its model and the global one, and what was chosen for it."""
     tally: dict[str, Array] = {"train": np.array(len(client.train)), "test": np.array(len(client.test))}
     tally |= named.under("chosen", {name: array for name, array in model.items() if array.ndim == 0})
     shared = method.shared(message)
     if len(client.test):
-        tally["correct"] = _correct(method, model, client)
+        tally["correct"] = np.array(count(method, model, client.test))
         if shared:
             same = shared.keys() <= model.keys() and all(shared[name] is model[name] for name in shared)
-            tally["shared"] = tally["correct"] if same else _correct(method, shared, client)
+            tally["shared"] = tally["correct"] if same else np.array(count(method, shared, client.test))
     return tally
-
-
-def _correct(method: Method, model: Arrays, client: Client) -> Array:
-    predicted = np.argmax(method.predict(model, client.test.inputs), axis=1)
-    return np.array(int((predicted == client.test.labels).sum()))
 
 
 # --- the server's side ---
