@@ -87,8 +87,8 @@ def run_command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="digits (embedded, the default), synthetic:A,B, or a file: .npz with x and y, .csv or .parquet with "
-            "a column y or label.",
+            help="digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
+            "with x and y, .csv or .parquet with a column y or label), or a folder of pictures, one folder a class.",
             show_default=False,
         ),
     ] = None,
@@ -119,9 +119,14 @@ def run_command(
         str | None,
         typer.Option(
             help="The feature map, the same for all clients: identity (the default), unit, ones, "
-            "random:SIZE,ACTIVATION,SEED, or several joined by +.",
+            "random:SIZE,ACTIVATION,SEED; for pictures a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
+            "efficientnet-lite0; or several joined by +.",
             show_default=False,
         ),
+    ] = None,
+    skip_broken: Annotated[
+        bool | None,
+        typer.Option("--skip-broken", help="Leave out pictures that cannot be read.", show_default=False),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Decides the split and all draws. Default: 0.", show_default=False)
@@ -165,7 +170,7 @@ def run_command(
     given = {
         "method": method, "data": data, "clients": clients, "partition": partition,
         "test": _share(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
-        "participation": participation, "runtime": runtime, "alone": alone,
+        "participation": participation, "runtime": runtime, "alone": alone, "skip_broken": skip_broken,
     }  # fmt: skip
     if method is not None and method != values.get("method", Settings.method):
         for stale in ("set", "rounds"):  # they belonged to the file's method
@@ -219,7 +224,12 @@ def methods_command(
 def predict_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
     data: Annotated[
-        Path, typer.Option("--data", metavar="FILE", help=".npz with x, .csv or .parquet. A column y is compared.")
+        Path,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help=".npz with x, .csv or .parquet, or a folder of pictures. Labels that it holds are compared.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -227,17 +237,26 @@ def predict_command(
             metavar="FILE", help=".csv with a line a sample, or .npz with `label` and `scores`.", show_default=False
         ),
     ] = None,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="Where the model's backbone is on this machine, as in onnx:FILE. Default: where it was in training.",
+            show_default=False,
+        ),
+    ] = "",
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
 ) -> None:
     """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
     from fedsolve.predict import predict_file, write_predictions
 
-    found = predict_file(model, data)
+    with _progress(quiet=False) as progress:
+        found = predict_file(model, data, features=features, skip_broken=skip_broken, progress=progress)
     if out is not None:
         write_predictions(found, out)
         typer.echo(f"{len(found.labels)} predictions in {out}")
     else:
-        for text in found.names:
-            typer.echo(text)
+        for row, name in enumerate(found.names):
+            typer.echo(f"{found.files[row]}: {name}" if found.files else name)
     if found.accuracy is not None:
         typer.echo(f"accuracy {found.accuracy:.4f} on {len(found.labels)} samples", err=out is None)
 
@@ -379,6 +398,11 @@ def _show(result: Result, saved: Path) -> None:
     seconds, moved = result.seconds, result.data.get("moved", 0)
     if moved:
         console.print(f"{moved} samples were moved from the largest clients to those with too few")
+    skipped = result.data.get("skipped", [])
+    if skipped:
+        console.print(
+            f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
+        )
     missing = result.history[-1].missing if result.history else ()
     if missing:
         console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsolve import methods, parameters
 from fedsolve.data import catalog
-from fedsolve.data.federation import Federation
+from fedsolve.data.federation import Federation, Table
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
@@ -22,7 +22,7 @@ RUNTIMES = ("local",)
 _TEXT = ((str,), "a text")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
     **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
-    "alone": ((bool,), "true or false"),
+    **dict.fromkeys(("alone", "skip_broken"), ((bool,), "true or false")),
     "set": ((Mapping,), "a table of parameters"),
     "test": ((int, float, str), "a number or a text"),
     "participation": ((int, float), "a number"),
@@ -41,6 +41,7 @@ class Settings:
     test: float | str = 0.2
     min_samples: int = 2
     features: str = "identity"
+    skip_broken: bool = False  # leave out pictures that cannot be read
     seed: int = 0
     rounds: int | None = None  # None: the method's own
     participation: float = 1.0
@@ -61,12 +62,17 @@ class Settings:
         return cls(**values)
 
 
-def federation_of(settings: Settings) -> Federation:
-    """The clients and their data, before any feature map."""
+def table_of(settings: Settings, progress: Progress | None = None) -> Table:
+    """All data in one place, before any feature map."""
     name = settings.data
     if name.startswith("synthetic:") and name.count(",") == 1 and settings.clients is not None:
         name += f",{settings.clients}"  # as many natural clients as are asked for
-    return catalog.load(name, seed=check_seed(settings.seed)).split(
+    return catalog.load(name, seed=check_seed(settings.seed), skip_broken=settings.skip_broken, progress=progress)
+
+
+def split_of(settings: Settings, table: Table) -> Federation:
+    """The clients and their data."""
+    return table.split(
         settings.partition,
         clients=settings.clients,
         seed=settings.seed,
@@ -94,17 +100,20 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method, features = method_of(settings), maps.parse(settings.features)
-    federation = federation_of(settings)
+    table = table_of(settings, progress)
+    if not isinstance(settings.test, str):
+        table = replace(table, test=None)  # nobody asks for it, so it needs no features
     started = time.perf_counter()
     if features != maps.Identity():
-        federation = federation.with_features(features)
+        table = table.with_features(features, progress)
     mapping = time.perf_counter() - started
+    federation = split_of(settings, table)
     result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
     resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
     result = replace(
         result,
         settings=asdict(resolved),
-        data={**result.data, "moved": federation.moved},
+        data={**result.data, "moved": federation.moved, "skipped": list(table.skipped)},
         seconds=replace(result.seconds, features=mapping, total=result.seconds.total + mapping),
     )
     if settings.alone and method.name != "local":

@@ -14,6 +14,9 @@ from fedsolve.arrays import Array, Arrays, check
 from fedsolve.data.federation import Task, check_inputs
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
+from fedsolve.features.cache import Progress, extract
+from fedsolve.features.images import ANY_SIZE, Pictures
+from fedsolve.features.maps import difference
 from fedsolve.method import Method
 
 FORMAT = "1"
@@ -28,14 +31,19 @@ class Model:
     arrays: Arrays
     owner: str  # the client it was made for, or "global"
 
-    def scores(self, inputs: ArrayLike) -> Array:
-        """One row a sample, one column a class; the largest wins."""
+    def scores(self, inputs: ArrayLike | Pictures, progress: Progress | None = None) -> Array:
+        """One row a sample, one column a class; the largest wins. Pictures may be arrays or `Images` of a folder."""
+        wanted, features = self.task.inputs, self.task.features
+        if isinstance(inputs, Pictures):
+            if wanted == ANY_SIZE:
+                return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False))
+            inputs = inputs.stacked()
         x = check_inputs(inputs, "inputs")
-        if x.shape[1:] != self.task.inputs:
-            raise DataError(f"the model of {self.owner!r} takes inputs of shape {self.task.inputs}; got {x.shape[1:]}")
-        return self.method.predict(self.arrays, self.task.features(x))
+        if len(wanted) != x.ndim - 1 or any(side not in (-1, x.shape[i]) for i, side in enumerate(wanted, 1)):
+            raise DataError(f"the model of {self.owner!r} takes inputs of shape {wanted}; got {x.shape[1:]}")
+        return self.method.predict(self.arrays, extract(features, x, progress, keep=False))
 
-    def predict(self, inputs: ArrayLike) -> NDArray[np.int64]:
+    def predict(self, inputs: ArrayLike | Pictures) -> NDArray[np.int64]:
         """The class number of each sample."""
         return np.asarray(np.argmax(self.scores(inputs), axis=1), dtype=np.int64)
 
@@ -55,12 +63,15 @@ class Model:
             "feature_names": json.dumps(self.task.feature_names),
             "inputs": json.dumps(self.task.inputs),
             "features": str(self.task.features),
-            "space": f"{self.task.space:x}",
+            "space": self.task.described,
         }
 
 
-def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
-    """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue."""
+def load_model(path: str | Path, kind: type[Method] | None = None, *, features: str = "") -> Model:
+    """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue.
+
+    `features` says where its backbone is here, if that is not where it was: "onnx:FILE". It must be the same one.
+    """
     arrays, metadata = codec.read_file(Path(path))
     if metadata.get("fedsolve") != FORMAT:
         found = metadata.get("fedsolve", "none")
@@ -69,7 +80,7 @@ def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
         task = Task(
             classes=int(metadata["classes"]),
             inputs=tuple(json.loads(metadata["inputs"])),
-            features=maps.parse(metadata["features"]),
+            features=maps.parse(features or metadata["features"]),
             class_names=tuple(json.loads(metadata["class_names"])),
             feature_names=tuple(json.loads(metadata["feature_names"])),
         )
@@ -77,11 +88,8 @@ def load_model(path: str | Path, kind: type[Method] | None = None) -> Model:
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
         if method.name != metadata["method"]:
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
-        if f"{task.space:x}" != metadata["space"]:
-            raise DataError(
-                f"its feature map was {metadata['space']} when it was saved, but {metadata['features']!r} is "
-                f"{task.space:x} here"
-            )
+        if task.described != metadata["space"]:
+            raise DataError(f"its features are not those here: {difference(task.described, metadata['space'])}")
         if task.class_names and len(task.class_names) != task.classes:
             raise DataError(f"it names {len(task.class_names)} of {task.classes} classes")
         owner = metadata["owner"]

@@ -496,8 +496,7 @@ def test_features_replace_the_inputs_and_keep_labels_and_names() -> None:
         def __call__(self, inputs: np.ndarray) -> np.ndarray:
             return np.hstack([inputs, inputs])
 
-        def __str__(self) -> str:
-            return "doubled"
+        identity = "doubled"
 
     before = two()
     after = before.with_features(Doubled())

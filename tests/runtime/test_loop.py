@@ -102,16 +102,16 @@ def test_a_client_that_answers_nonsense_is_named_or_left_out(how: str) -> None:
 def test_another_feature_space_is_refused_on_both_sides() -> None:
     federation = sample_federation()
     task, client = federation.task, federation.clients["site-0"]
-    request = Request("update", 1, 0, task.space + 1, {})
+    request = Request("update", 1, 0, "unit of (5,)", {})
     with pytest.raises(DataError, match="nothing was computed"):
         handle(fs.AFL(), task, client, None, request)
-    _, answer = handle(fs.AFL(), task, client, None, Request("update", 1, 0, task.space, {}))
+    _, answer = handle(fs.AFL(), task, client, None, Request("update", 1, 0, task.described, {}))
     with pytest.raises(DataError, match=r"client 'site-0': its feature space is"):
         Replies("sum", task.space + 1, tolerate=False).put("site-0", answer)
 
 
 def test_requests_survive_bytes() -> None:
-    request = Request("evaluate", 3, 12, 99, {"w": np.arange(4.0)})
+    request = Request("evaluate", 3, 12, "unit of (4,)", {"w": np.arange(4.0)})
     again = Request.read(request.write())
     assert dataclasses.replace(again, message={}) == dataclasses.replace(request, message={})
     assert arrays.same(again.message, request.message)
@@ -194,7 +194,7 @@ def test_bytes_are_those_of_the_messages() -> None:
     result = fs.run(fs.AFL(), federation)
     own = fs.AFL().update({}, {}, task, federation.clients["site-0"].train, None)[1]  # type: ignore[arg-type]
     assert result.bytes_up == len(federation.clients) * len(codec.encode(own, {"space": f"{task.space:x}"}))
-    down = Request("evaluate", 1, 0, task.space, fs.AFL().message(result.state, "")).write()
+    down = Request("evaluate", 1, 0, task.described, fs.AFL().message(result.state, "")).write()
     assert result.bytes_down == len(federation.clients) * len(down)
 
 
@@ -299,13 +299,13 @@ def test_draws_differ_by_round_and_client_and_not_by_who_takes_part() -> None:
 def test_an_update_whose_reply_was_lost_never_happened() -> None:
     federation = sample_federation()
     task, client = federation.task, federation.clients["site-0"]
-    request = Request("update", 1, 0, task.space, {})
+    request = Request("update", 1, 0, task.described, {})
     memory, _ = handle(fs.FedHiP(), task, client, None, request)
     total = fs.run(fs.FedHiP(), federation).state
     message = fs.FedHiP().message(total, "site-0")
     seen = []
     for accepted in (True, False):
-        final = Request("evaluate", 1, 0, task.space, message, accepted)
+        final = Request("evaluate", 1, 0, task.described, message, accepted)
         after, _ = handle(fs.FedHiP(), task, client, memory, Request.read(final.write()))
         seen.append(bool(arrays.take("private", after)["counted"]))
     assert seen == [True, False]
@@ -357,7 +357,7 @@ def test_no_more_than_a_few_batches_are_under_way() -> None:
         nonlocal drawn
         for name in transport.clients():
             drawn += 1
-            yield name, Request("update", 1, 0, federation.task.space, {}).write()
+            yield name, Request("update", 1, 0, federation.task.described, {}).write()
 
     transport.ask(requests(), Slow("sum", federation.task.space, False), lambda done: None)
     assert folded == 200

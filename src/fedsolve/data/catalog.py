@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -14,9 +15,10 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
-from fedsolve.data import archives
+from fedsolve.data import archives, images
 from fedsolve.data.federation import Table
 from fedsolve.errors import DataError, ParameterError, unknown
+from fedsolve.features.cache import Progress
 from fedsolve.rng import derive
 
 _LABELS = ("y", "label")
@@ -25,10 +27,11 @@ NAMES = "feature_names"
 _WORDS = {"y": "label", "client": "client"}
 
 
-def load(name: str, *, seed: int = 0) -> Table:
-    """The table called `name`: "digits", "synthetic:0.5,0.5", an image set of `archives`, or an .npz, .csv or .parquet.
+def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progress | None = None) -> Table:
+    """The table called `name`: "digits", "synthetic:0.5,0.5", an image set of `archives`, a file, or a folder.
 
-    `seed` matters for generated data alone.
+    Files end in .npz, .csv or .parquet. A folder holds pictures: CLASS/FILE, or CLIENT/CLASS/FILE for natural clients.
+    `seed` matters for generated data alone. Pictures that cannot be read are refused by name, or left out.
     """
     suffix = Path(name).suffix.lower()
     if suffix in _READERS:
@@ -37,10 +40,19 @@ def load(name: str, *, seed: int = 0) -> Table:
             raise DataError(f"there is no file {name}")
         return table_of(read_columns(path), name)
     kind, _, argument = name.partition(":")
+    if kind not in _NAMED and name and Path(name).is_dir():
+        return _folder(name, skip_broken, progress)
     if kind not in _NAMED:
-        known = [*_NAMED, *(f"FILE{ending}" for ending in _READERS)]
+        known = [*_NAMED, *(f"FILE{ending}" for ending in _READERS), "a folder of pictures"]
         raise unknown("data set", name, known)
     return _NAMED[kind](name, argument, seed)
+
+
+def _folder(name: str, skip_broken: bool, progress: Progress | None) -> Table:
+    found = images.read(Path(name), skip_broken=skip_broken, progress=progress)
+    labels, class_names = named_classes(np.array(found.classes))
+    owners = np.array(found.clients) if found.clients else None
+    return Table.make(name, found.images, labels, client=owners, class_names=class_names, skipped=found.skipped)
 
 
 def table_of(columns: Mapping[str, Array], name: str) -> Table:
@@ -251,8 +263,7 @@ def _synthetic(name: str, argument: str, seed: int) -> Table:
         labels.append(np.argmax(x @ weights + bias, axis=1))
         owners.append(np.full(len(x), client))
     table = Table.make(name, np.concatenate(inputs), np.concatenate(labels), client=np.concatenate(owners))
-    # A small draw need not show every class; all ten exist.
-    return Table(name, table.inputs, table.labels, classes, None, table.client)
+    return replace(table, classes=classes)  # a small draw need not show every class; all ten exist
 
 
 def _image_set(name: str, argument: str, seed: int) -> Table:

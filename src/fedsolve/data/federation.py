@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedsolve.arrays import Array, finite
 from fedsolve.data.partition import ByClient, Partition, Rows, parse, top_up
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.features.maps import FeatureMap, Identity, space
+from fedsolve.features.cache import Progress, extract
+from fedsolve.features.images import ANY_SIZE, Inputs, Pictures
+from fedsolve.features.maps import FeatureMap, Identity, described, space
 from fedsolve.rng import derive
 
 _NAME = re.compile(r"[^\x00-\x1f/\\.][^\x00-\x1f/\\]{0,99}")
@@ -37,7 +39,7 @@ class Task:
     """What all sides agree on before anything is computed: the classes and the feature space."""
 
     classes: int
-    inputs: tuple[int, ...]  # shape of one raw input
+    inputs: tuple[int, ...]  # shape of one raw input; images.ANY_SIZE where each picture has its own
     features: FeatureMap = field(default_factory=Identity)
     class_names: tuple[str, ...] = ()  # where classes have names: one each, in order
     feature_names: tuple[str, ...] = ()  # where the numbers of an input have names
@@ -56,6 +58,11 @@ class Task:
     def space(self) -> int:
         """The identity of the feature space."""
         return space(self.features, self.inputs)
+
+    @property
+    def described(self) -> str:
+        """The feature space in words."""
+        return described(self.features, self.inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,28 +156,33 @@ class Table:
     """Samples in one place, before they are spread over clients."""
 
     name: str
-    inputs: Array
+    inputs: Inputs
     labels: NDArray[np.int64]
     classes: int
     test: Samples | None = None  # an official test set
     client: NDArray[Any] | None = None  # the natural owner of each row
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    features: FeatureMap = field(default_factory=Identity)  # that made the inputs
+    raw: tuple[int, ...] = ()  # the shape of one input before that
+    skipped: tuple[str, ...] = ()  # files that were left out, and why
 
     @classmethod
     def make(
         cls,
         name: str,
-        inputs: ArrayLike,
+        inputs: ArrayLike | Pictures,
         labels: ArrayLike,
         *,
         test: tuple[ArrayLike, ArrayLike] | None = None,
         client: ArrayLike | None = None,
         class_names: Sequence[str] = (),
         feature_names: Sequence[str] = (),
+        skipped: Sequence[str] = (),
     ) -> Table:
         """A checked table."""
-        x, y = check_inputs(inputs, name), check_labels(labels, name)
+        x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, name)
+        y, shape = check_labels(labels, name), _shape(x)
         if len(x) != len(y):
             raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels")
         if not len(x):
@@ -178,10 +190,10 @@ class Table:
         official, top = None, int(y.max())
         if test is not None:
             xt, yt = check_inputs(test[0], f"{name}, test"), check_labels(test[1], f"{name}, test")
-            if len(xt) != len(yt) or xt.shape[1:] != x.shape[1:]:
+            if len(xt) != len(yt) or xt.shape[1:] != shape:
                 raise DataError(
                     f"{name}: the test set has {len(xt)} inputs of shape {xt.shape[1:]} and {len(yt)} labels; "
-                    f"wanted inputs of shape {x.shape[1:]} and as many labels"
+                    f"wanted inputs of shape {shape} and as many labels"
                 )
             official, top = _samples(xt, yt), max(top, int(yt.max(initial=0)))
         classes = len(class_names) or top + 1
@@ -194,7 +206,17 @@ class Table:
             raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
         if owners is not None and owners.dtype.kind not in "iuU":
             raise DataError(f"{name}: 'client' must hold integers or texts; got {owners.dtype}")
-        return cls(name, x, y, classes, official, owners, tuple(class_names), tuple(feature_names))
+        names, columns = tuple(class_names), tuple(feature_names)
+        return cls(name, x, y, classes, official, owners, names, columns, Identity(), shape, tuple(skipped))
+
+    def with_features(self, features: FeatureMap, progress: Progress | None = None) -> Table:
+        """The same table with its inputs replaced by their features, from the cache where they take time."""
+        features.shape(self.raw)  # refuses inputs that the map does not take
+        whole = extract(features, self.inputs, progress)
+        test = self.test
+        if test is not None:
+            test = _samples(extract(features, test.inputs, progress), test.labels)
+        return replace(self, inputs=whole, test=test, features=features)
 
     def split(
         self,
@@ -216,13 +238,18 @@ class Table:
         if isinstance(min_samples, bool) or not isinstance(min_samples, int) or min_samples < 1:
             raise ParameterError(f"min-samples must be an integer of at least 1; got {min_samples!r}")
         natural = isinstance(partition, ByClient)
+        if not isinstance(self.inputs, np.ndarray):
+            stacked = self.inputs.stacked()
+            return replace(self, inputs=stacked, raw=stacked.shape[1:]).split(
+                partition, clients=clients, seed=seed, test=test, min_samples=min_samples
+            )
         names, owners = self._names(natural, clients)
         if len(names) > len(self.labels):
             raise DataError(f"{len(names)} clients are more than the {len(self.labels)} samples of {self.name}")
         rng = derive(seed, "partition")
         parts = partition(owners if owners is not None else self.labels, len(names), rng)
         parts, moved = (parts, 0) if natural else top_up(parts, min_samples, rng)
-        train, tests = self._test_rows(parts, names, seed, test)
+        train, tests = self._test_rows(self.inputs, parts, names, seed, test)
         # Rows are put in client order once; every client then is a view of one array.
         order = np.concatenate(train)
         inputs, labels = self.inputs[order], self.labels[order]
@@ -231,8 +258,7 @@ class Table:
         for name, rows, end, held_out in zip(names, train, ends, tests, strict=True):
             own = slice(end - len(rows), end)
             made[name] = Client(name, _samples(inputs[own], labels[own]), held_out)
-        shape = self.inputs.shape[1:]
-        task = Task(self.classes, shape, class_names=self.class_names, feature_names=self.feature_names)
+        task = Task(self.classes, self.raw, self.features, self.class_names, self.feature_names)
         return _federation(task, made, self.name, moved)
 
     def _names(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
@@ -254,7 +280,7 @@ class Table:
         return names, self.client
 
     def _test_rows(
-        self, parts: list[Rows], names: list[str], seed: int, test: float | str
+        self, inputs: Array, parts: list[Rows], names: list[str], seed: int, test: float | str
     ) -> tuple[list[Rows], list[Samples]]:
         if isinstance(test, str):
             if test not in ("official", "global"):
@@ -273,7 +299,7 @@ class Table:
             held = min(len(rows) - 1, max(round(test * len(rows)), 1 if test > 0 else 0))
             train.append(np.sort(shuffled[held:]))
             mine = np.sort(shuffled[:held])
-            tests.append(_samples(self.inputs[mine], self.labels[mine]))
+            tests.append(_samples(inputs[mine], self.labels[mine]))
         return train, tests
 
     def _deal(self, parts: list[Rows], test: Samples, rng: np.random.Generator) -> list[Samples]:
@@ -296,6 +322,10 @@ def client_names(count: int) -> list[str]:
     """`client-00`, `client-01`, ...: as many digits as sort by name and by number alike."""
     digits = max(2, len(str(count - 1)))
     return [f"client-{number:0{digits}d}" for number in range(count)]
+
+
+def _shape(inputs: Inputs) -> tuple[int, ...]:
+    return inputs.shape[1:] if isinstance(inputs, np.ndarray) else ANY_SIZE
 
 
 def check_inputs(inputs: ArrayLike, whose: str) -> Array:

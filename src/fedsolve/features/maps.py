@@ -1,7 +1,8 @@
 """Feature maps: frozen values whose text determines them, so that two sites can tell whether theirs agree.
 
-`str()` of a map is its specification and `parse` the inverse. A random map is a seed and a distribution, never a
-matrix: everybody draws the same matrix from the same text.
+`str()` of a map is its specification and `parse` the inverse; its identity is what decides the features: the same text,
+but for a network read from a file, of which the weights count and not the place. A random map is a seed and a
+distribution, never a matrix: everybody draws the same matrix from the same text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scipy.special import erf, expit
 
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import ParameterError, unknown
+from fedsolve.features import backbone
 from fedsolve.rng import derive
 
 ROWS = 4096  # rows are projected in blocks, so that float64 copies of the inputs stay small
@@ -26,6 +28,11 @@ ROWS = 4096  # rows are projected in blocks, so that float64 copies of the input
 @runtime_checkable
 class FeatureMap(Protocol):
     """A fixed function of the inputs."""
+
+    @property
+    def identity(self) -> str:
+        """What decides the features: parts behind semicolons, each a name and a value."""
+        ...
 
     def __hash__(self) -> int:
         """Feature maps are values."""
@@ -52,6 +59,11 @@ class Identity:
         """The inputs."""
         return inputs
 
+    @property
+    def identity(self) -> str:
+        """Its specification."""
+        return str(self)
+
     def __str__(self) -> str:
         return "identity"
 
@@ -67,6 +79,11 @@ class UnitLength:
     def __call__(self, inputs: Array) -> Array:
         """The inputs divided by their lengths."""
         return _unit(inputs)
+
+    @property
+    def identity(self) -> str:
+        """Its specification."""
+        return str(self)
 
     def __str__(self) -> str:
         return "unit"
@@ -84,6 +101,11 @@ class Ones:
         """The inputs and a column of ones."""
         rows = flat(inputs)
         return np.column_stack([rows, np.ones(len(rows), dtype=rows.dtype)])
+
+    @property
+    def identity(self) -> str:
+        """Its specification."""
+        return str(self)
 
     def __str__(self) -> str:
         return "ones"
@@ -124,6 +146,11 @@ class RandomProjection:
             result[block] = ACTIVATIONS[self.activation](_unit(rows[block]) @ matrix)
         return result
 
+    @property
+    def identity(self) -> str:
+        """Its specification."""
+        return str(self)
+
     def __str__(self) -> str:
         return f"random:{self.size},{self.activation},{self.seed}"
 
@@ -145,6 +172,11 @@ class Chain:
         for each in self.maps:
             inputs = each(inputs)
         return inputs
+
+    @property
+    def identity(self) -> str:
+        """Theirs."""
+        return "+".join(each.identity for each in self.maps)
 
     def __str__(self) -> str:
         return "+".join(map(str, self.maps))
@@ -178,15 +210,19 @@ def _unit(inputs: Array) -> Float:
     return rows / np.where(length > 0, length, 1.0)
 
 
-_NAMES = ("identity", "unit", "ones", "random")
+_NAMES = ("identity", "unit", "ones", "random", *backbone.NAMES)
+_JOINT = re.compile(r"\+(?=[a-z])")
+_JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,+]|$))")  # a + inside a path is no joint
 
 
 def parse(text: str) -> FeatureMap:
-    """The feature map a specification stands for: "unit", "random:512,relu", or several joined by +."""
-    parts = re.split(r"\+(?=[a-z])", text)
+    """The feature map a specification stands for: "unit", "random:512,relu", "onnx:FILE", or several joined by +."""
+    parts = (_JOINT_BEHIND_A_PATH if "." in text or "/" in text else _JOINT).split(text)
     if len(parts) > 1:
         return Chain(tuple(parse(part) for part in parts))
     name, colon, argument = text.partition(":")
+    if name.partition(",")[0] in backbone.NAMES:
+        return backbone.parse(text)
     if name not in _NAMES:
         raise unknown("feature map", name, _NAMES)
     if name == "random":
@@ -211,5 +247,18 @@ def _parse_random(text: str, argument: str) -> RandomProjection:
 @cache
 def space(features: FeatureMap, inputs: tuple[int, ...]) -> int:
     """The identity of a feature space, 63 bits: of the map and of the inputs it is applied to."""
-    text = f"{features} of {inputs}".encode()
+    text = described(features, inputs).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def described(features: FeatureMap, inputs: tuple[int, ...]) -> str:
+    """A feature space in words: equal words, equal spaces."""
+    return f"{features.identity} of {inputs}"
+
+
+def difference(mine: str, theirs: str) -> str:
+    """What differs between two described spaces: the parts of each that the other does not have."""
+    here, there = (re.split(r"; |\+| of (?=\()", text) for text in (mine, theirs))
+    only_here = [part for part in here if part not in there]
+    only_there = [part for part in there if part not in here]
+    return f"{', '.join(only_here) or 'nothing more'} here, {', '.join(only_there) or 'nothing more'} there"

@@ -17,6 +17,7 @@ from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, encode, read
 from fedsolve.data.federation import Client, Samples, Task
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.features.maps import difference
 from fedsolve.method import Fold, Method
 from fedsolve.result import Accuracy, ClientResult, Round
 from fedsolve.rng import derive
@@ -74,14 +75,15 @@ class Request:
     kind: Kind
     round: int
     seed: int
-    space: int
+    space: str  # the feature space in words
     message: Arrays
     accepted: bool = True  # whether the reply to the client's last update arrived
 
     def write(self) -> Bytes:
         """As bytes."""
-        numbers = {"round": str(self.round), "seed": str(self.seed), "space": f"{self.space:x}"}
-        return encode(self.message, {"kind": self.kind, **numbers, "accepted": str(int(self.accepted))})
+        numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted)}
+        words = {name: str(number) for name, number in numbers.items()}
+        return encode(self.message, {"kind": self.kind, "space": self.space, **words})
 
     def carries(self, message: Arrays) -> bool:
         """Whether it has these very arrays as its message."""
@@ -96,7 +98,7 @@ class Request:
             if head["kind"] not in get_args(Kind):
                 raise ValueError(f"nobody knows how to {head['kind']!r}")
             kind, accepted = cast("Kind", head["kind"]), head["accepted"] == "1"
-            return cls(kind, int(head["round"]), int(head["seed"]), int(head["space"], 16), message, accepted)
+            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted)
         except (KeyError, ValueError) as error:
             raise DataError(f"request without a proper head: {error}") from error
 
@@ -120,10 +122,9 @@ def handle(
     client's model under "model"; it stays with the client. An update whose reply was lost on the way never happened:
     the next request says so, and what is pending is dropped. `None` is a client that has not been asked anything yet.
     """
-    if request.space != task.space:
+    if request.space != task.described:
         raise DataError(
-            f"its feature space ({task.features} of {task.inputs}: {task.space:x}) is not the server's "
-            f"({request.space:x}); nothing was computed"
+            f"its features are not the server's: {difference(task.described, request.space)}; nothing was computed"
         )
     if memory is None:
         rng = derive(request.seed, "client", client.name)
@@ -268,7 +269,7 @@ class _Post:
         for client in clients:
             message, accepted = self.method.message(self.state, client), client not in self.lost
             if last is None or not last.carries(message) or last.accepted != accepted:
-                last = Request(self.kind, self.number, self.seed, self.task.space, message, accepted)
+                last = Request(self.kind, self.number, self.seed, self.task.described, message, accepted)
                 data = last.write()
             self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
             yield client, data

@@ -1,0 +1,100 @@
+"""Features that take time are computed once: kept on disk under the content of the inputs and the map's identity.
+
+In blocks of rows, so that a stopped extraction goes on where it was and added data alone are extracted. The folder is
+$FEDSOLVE_CACHE, or fedsolve below $XDG_CACHE_HOME or ~/.cache; an empty FEDSOLVE_CACHE turns the cache off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from fedsolve import codec
+from fedsolve.arrays import Array
+from fedsolve.errors import DataError
+from fedsolve.features.backbone import Backbone
+from fedsolve.features.images import Inputs
+from fedsolve.features.maps import Chain, FeatureMap
+
+Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+ROWS = 1024  # of a block: some seconds of work
+
+
+def folder() -> Path | None:
+    """Where things that took time are kept; None: nowhere."""
+    named = os.environ.get("FEDSOLVE_CACHE")
+    if named is not None:
+        return Path(named) if named else None
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "fedsolve"
+
+
+def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = None, *, keep: bool = True) -> Array:
+    """The features of inputs; those of a backbone from the cache, and into it, unless told not to `keep` them."""
+    if isinstance(features, Chain):
+        for each in features.maps:
+            inputs = extract(each, inputs, progress, keep=keep)
+        return np.asarray(inputs)
+    if not isinstance(features, Backbone):
+        return features(np.asarray(inputs))
+    home, total = folder() if keep else None, len(inputs)
+    found = np.empty((total, features.width), dtype=np.float32)
+    meter = _Meter(progress, total)
+    for start in range(0, total, ROWS):
+        part, block = inputs[start : start + ROWS], found[start : start + ROWS]
+        path = home / "features" / f"{_key(features, part)}.safetensors" if home else None
+        known = None if path is None else _read(path, block.shape)
+        if known is None:
+            known = features(part, meter.at(start))
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                codec.write_file(path, {"features": known}, {"identity": features.identity})
+        block[:] = known
+    return found
+
+
+def _key(features: Backbone, inputs: Inputs) -> str:
+    digest = hashlib.blake2b(features.identity.encode(), digest_size=20)
+    if isinstance(inputs, np.ndarray):
+        digest.update(f"{inputs.dtype} {inputs.shape}".encode())
+        digest.update(np.ascontiguousarray(inputs).data)
+    else:
+        digest.update(inputs.digest())
+    return digest.hexdigest()
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> Array | None:
+    """The features in a file, if it is there and whole."""
+    if not path.is_file():
+        return None
+    try:
+        found = codec.read_file(path)[0].get("features")
+    except DataError:
+        return None  # damaged: computed and written again
+    return found if found is not None and found.shape == shape and found.dtype == np.float32 else None
+
+
+class _Meter:
+    """Tells how many pictures are done, and how many a second."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._worked, self._started = progress, total, 0, 0.0
+
+    def at(self, start: int) -> Callable[[int], None]:
+        """What to call with the number of pictures done behind `start`."""
+        before, begun = self._worked, time.perf_counter()
+        self._started = self._started or begun
+
+        def tick(done: int) -> None:
+            self._worked = before + done
+            rate = self._worked / (time.perf_counter() - self._started)
+            if self._progress:
+                self._progress(f"features, {rate:.0f} images/s", start + done, self._total)
+
+        return tick
