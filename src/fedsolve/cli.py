@@ -88,7 +88,8 @@ def run_command(
         str | None,
         typer.Option(
             help="digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
-            "with x and y, .csv or .parquet with a column y or label), or a folder of pictures, one folder a class.",
+            "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder a "
+            "class), or hf:NAME.",
             show_default=False,
         ),
     ] = None,

@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
-from fedsolve.data import archives, images
+from fedsolve.data import archives, hub, images
 from fedsolve.data.federation import Table
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features.cache import Progress
@@ -276,7 +276,14 @@ def _image_set(name: str, argument: str, seed: int) -> Table:
     return Table.make(name, x, y, test=(x_test, y_test))
 
 
+def _hub(name: str, argument: str, seed: int) -> Table:
+    if not argument:
+        raise ParameterError("hf: needs the name of a data set, or a folder that holds one, as in hf:cifar10")
+    return hub.read(argument)
+
+
 _NAMED: dict[str, Callable[[str, str, int], Table]] = {
+    "hf": _hub,
     "digits": _digits,
     "synthetic": _synthetic,
     **dict.fromkeys((*archives.IDX_SETS, *archives.CIFAR_SETS), _image_set),

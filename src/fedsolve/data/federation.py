@@ -152,6 +152,14 @@ class Federation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Unread:
+    """Samples whose pictures are still in their files."""
+
+    inputs: Pictures
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Samples in one place, before they are spread over clients."""
 
@@ -159,7 +167,7 @@ class Table:
     inputs: Inputs
     labels: NDArray[np.int64]
     classes: int
-    test: Samples | None = None  # an official test set
+    test: Samples | Unread | None = None  # an official test set
     client: NDArray[Any] | None = None  # the natural owner of each row
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
@@ -174,7 +182,7 @@ class Table:
         inputs: ArrayLike | Pictures,
         labels: ArrayLike,
         *,
-        test: tuple[ArrayLike, ArrayLike] | None = None,
+        test: tuple[ArrayLike | Pictures, ArrayLike] | None = None,
         client: ArrayLike | None = None,
         class_names: Sequence[str] = (),
         feature_names: Sequence[str] = (),
@@ -187,15 +195,18 @@ class Table:
             raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels")
         if not len(x):
             raise DataError(f"{name} holds no samples")
-        official, top = None, int(y.max())
+        official: Samples | Unread | None = None
+        top = int(y.max())
         if test is not None:
-            xt, yt = check_inputs(test[0], f"{name}, test"), check_labels(test[1], f"{name}, test")
-            if len(xt) != len(yt) or xt.shape[1:] != shape:
+            given, yt = test[0], check_labels(test[1], f"{name}, test")
+            xt: Inputs = given if isinstance(given, Pictures) else check_inputs(given, f"{name}, test")
+            if len(xt) != len(yt) or _shape(xt) != shape:
                 raise DataError(
-                    f"{name}: the test set has {len(xt)} inputs of shape {xt.shape[1:]} and {len(yt)} labels; "
+                    f"{name}: the test set has {len(xt)} inputs of shape {_shape(xt)} and {len(yt)} labels; "
                     f"wanted inputs of shape {shape} and as many labels"
                 )
-            official, top = _samples(xt, yt), max(top, int(yt.max(initial=0)))
+            official = _samples(xt, yt) if isinstance(xt, np.ndarray) else Unread(xt, yt)
+            top = max(top, int(yt.max(initial=0)))
         classes = len(class_names) or top + 1
         _plausible(classes, len(y), name)
         check_range(y, classes, name)
@@ -239,10 +250,7 @@ class Table:
             raise ParameterError(f"min-samples must be an integer of at least 1; got {min_samples!r}")
         natural = isinstance(partition, ByClient)
         if not isinstance(self.inputs, np.ndarray):
-            stacked = self.inputs.stacked()
-            return replace(self, inputs=stacked, raw=stacked.shape[1:]).split(
-                partition, clients=clients, seed=seed, test=test, min_samples=min_samples
-            )
+            return self._stacked().split(partition, clients=clients, seed=seed, test=test, min_samples=min_samples)
         names, owners = self._names(natural, clients)
         if len(names) > len(self.labels):
             raise DataError(f"{len(names)} clients are more than the {len(self.labels)} samples of {self.name}")
@@ -260,6 +268,15 @@ class Table:
             made[name] = Client(name, _samples(inputs[own], labels[own]), held_out)
         task = Task(self.classes, self.raw, self.features, self.class_names, self.feature_names)
         return _federation(task, made, self.name, moved)
+
+    def _stacked(self) -> Table:
+        """Pictures of one size as one array."""
+        if isinstance(self.inputs, np.ndarray):
+            return self
+        inputs, test = self.inputs.stacked(), self.test
+        if isinstance(test, Unread):
+            test = _samples(test.inputs.stacked(), test.labels)
+        return replace(self, inputs=inputs, test=test, raw=inputs.shape[1:])
 
     def _names(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
         if not natural:
@@ -285,7 +302,7 @@ class Table:
         if isinstance(test, str):
             if test not in ("official", "global"):
                 raise ParameterError(f"test must be a share from 0 to 1, 'official' or 'global'; got {test!r}")
-            if self.test is None:
+            if not isinstance(self.test, Samples):
                 raise DataError(f"{self.name} has no official test set; use a share of each client's data (test=0.2)")
             if test == "global":
                 return parts, [self.test] * len(parts)

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +37,11 @@ class Images:
     def __iter__(self) -> Iterator[Picture]:
         for path, wanted in zip(self.files, self.digests, strict=True):
             try:
-                picture, digest = _decode(path)
+                data = path.read_bytes()
+                picture = decode(data)
             except (BrokenImage, OSError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from error
-            if digest != wanted:
+            if hashlib.sha256(data).hexdigest() != wanted:
                 raise DataError(f"{path} was changed while it was used; run again")
             yield picture
 
@@ -53,16 +54,7 @@ class Images:
 
     def stacked(self) -> Picture:
         """All in one array, if they have one size."""
-        found: list[Picture] = []
-        for path, picture in zip(self.files, self, strict=True):
-            if found and picture.shape != found[0].shape:
-                (h, w), (high, wide) = found[0].shape[:2], picture.shape[:2]
-                raise DataError(
-                    f"pictures of different sizes ({self.files[0]} {w} x {h}, {path} {wide} x {high}) need a feature "
-                    "map that takes them, as in --features onnx:FILE or --features efficientnet-lite0"
-                )
-            found.append(picture)
-        return np.stack(found)
+        return stacked([str(path) for path in self.files], self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,17 +114,30 @@ def look(
     return Images(tuple(path for path, _ in good), tuple(digest for _, digest in good)), skipped
 
 
+def stacked(names: Sequence[str], pictures: Iterable[Picture]) -> Picture:
+    """Pictures of one size in one array."""
+    found: list[Picture] = []
+    for name, picture in zip(names, pictures, strict=True):
+        if found and picture.shape != found[0].shape:
+            (h, w), (high, wide) = found[0].shape[:2], picture.shape[:2]
+            raise DataError(
+                f"pictures of different sizes ({names[0]} {w} x {h}, {name} {wide} x {high}) need a feature map that "
+                "takes them, as in --features onnx:FILE or --features efficientnet-lite0"
+            )
+        found.append(picture)
+    return np.stack(found)
+
+
 class BrokenImage(Exception):
     """A picture that cannot be decoded."""
 
 
-def _decode(path: Path) -> tuple[Picture, str]:
-    """A picture, upright, with three channels of bytes (16-bit ones are brought to 8), and the digest of its file."""
+def decode(data: bytes) -> Picture:
+    """The picture in the bytes of a file: upright, with three channels of bytes; 16-bit ones are brought to 8."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise DataError("reading pictures needs Pillow: pip install 'fedsolve[images]'") from error
-    data = path.read_bytes()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)  # larger than a picture should be
@@ -141,8 +146,8 @@ def _decode(path: Path) -> tuple[Picture, str]:
         if upright.mode.startswith("I"):  # 16 or 32 bits of grey, as scanners write them
             values = np.asarray(upright).astype(np.float64)
             grey = (values / (257.0 if values.max(initial=0) > 255 else 1.0)).clip(0, 255).astype(np.uint8)
-            return np.repeat(grey[..., None], 3, axis=2), hashlib.sha256(data).hexdigest()
-        return np.asarray(upright.convert("RGB")), hashlib.sha256(data).hexdigest()
+            return np.repeat(grey[..., None], 3, axis=2)
+        return np.asarray(upright.convert("RGB"))
     except UnidentifiedImageError as error:
         raise BrokenImage("not a picture" if data else "empty") from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, Image.DecompressionBombError) as error:
@@ -178,6 +183,8 @@ def _looked_at(root: Path, files: Sequence[Path], progress: Progress | None) -> 
 
 def _look(path: Path) -> tuple[str, str]:
     try:
-        return _decode(path)[1], ""
+        data = path.read_bytes()
+        decode(data)
+        return hashlib.sha256(data).hexdigest(), ""
     except BrokenImage as error:
         return "", str(error)
