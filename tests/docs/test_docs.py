@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.conftest import ROOT
 
@@ -29,6 +30,12 @@ def files_that_pages_mention(folder: Path) -> None:
         for i, (row, label) in enumerate(zip(x, y, strict=True))
     ]
     (folder / "wards.csv").write_text("age,pulse,weight,label,client\n" + "\n".join(rows) + "\n")
+    for number in range(16):
+        for kind, colour in (("cat", (200, 120, 40)), ("fish", (20, 60, 200))):
+            path = folder / "pictures" / kind / f"{number:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.array(colour) + rng.integers(-20, 20, (20 + number, 24, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
     (folder / "new-patients.csv").write_text("age,pulse,weight\n1,2,3\n4,5,6\n")
 
 
