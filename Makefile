@@ -8,6 +8,7 @@ DEV := .venv-dev
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedsolve run
 
+# The report is tried in a browser if chromium and chromedriver are there (Debian: apt-get install chromium chromium-driver).
 test: lint types
 	$(DEV)/bin/python -m pytest -m "not long"
 

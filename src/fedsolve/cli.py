@@ -262,6 +262,87 @@ def predict_command(
         typer.echo(f"accuracy {found.accuracy:.4f} on {len(found.labels)} samples", err=out is None)
 
 
+@app.command("compare")
+def compare_command(
+    methods: Annotated[str, typer.Option(metavar="A,B,C", help="Methods, separated by commas. local is always there.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
+    seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Seeds of splits and draws, separated by commas.")] = "0",
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter: rounds=20 for all methods that have it, fedhip.alpha=20 for one. Repeat for more.",
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
+    clients: Annotated[int | None, typer.Option(help="As for run.", show_default=False)] = None,
+    partition: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
+    test: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
+    min_samples: Annotated[int | None, typer.Option(help="As for run.", show_default=False)] = None,
+    features: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
+    skip_broken: Annotated[bool | None, typer.Option("--skip-broken", help="As for run.", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
+    participation: Annotated[float | None, typer.Option(help="As for run.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
+) -> None:
+    """Run several methods on the same splits and write one page that compares them.
+
+    Results are on disk as they come: a stopped comparison goes on where it was, and one with more methods or seeds runs
+    those alone. Example: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp
+    """
+    from fedsolve import compare, report
+    from fedsolve.experiment import Settings
+
+    given = {
+        "data": data, "clients": clients, "partition": partition, "test": _share(test), "min_samples": min_samples,
+        "features": features, "skip_broken": skip_broken, "rounds": rounds, "participation": participation,
+    }  # fmt: skip
+    base = Settings.of({name: value for name, value in given.items() if value is not None}, "the command line")
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    runs = compare.plan(base, names, _integers(seeds, "seeds"), _assignments(assign or []))
+
+    def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
+        if not quiet:
+            said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
+            typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}")
+
+    with _progress(quiet) as progress:
+        compare.compare(runs, out, told, progress)
+        page = report.write([out], out / "report.html")
+    typer.echo(str(page) if quiet else f"open {page}")
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of run or compare.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page. Default: report.html in the first folder.", show_default=False),
+    ] = None,
+) -> None:
+    """Write report.html from results already on disk. Nothing is computed again; the page needs no network."""
+    from fedsolve import report
+
+    typer.echo(f"open {report.write(folders, out or folders[0] / 'report.html')}")
+
+
+def _integers(text: str, name: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ParameterError(f"{name} are whole numbers separated by commas; got {text!r}") from None
+
+
+def _run_in_short(found: Any) -> str:
+    accuracy = found["accuracy"]
+    sent = found["bytes"]["up"] + found["bytes"]["down"]
+    return (
+        f"mean {_percent(accuracy['mean'])}  pooled {_percent(accuracy['pooled'])}  worst tenth "
+        f"{_percent(accuracy['worst_decile'])}  {_size(sent)}  {found['seconds']['total']:.1f} s"
+    )
+
+
 def _share(text: str | None) -> float | str | None:
     if text is None:
         return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+import numpy as np
 
 from fedsolve import methods, parameters
 from fedsolve.data import catalog
@@ -19,6 +22,7 @@ from fedsolve.runtime.inprocess import run
 from fedsolve.runtime.loop import Progress
 
 RUNTIMES = ("local",)
+LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
 _TEXT = ((str,), "a text")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
     **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
@@ -95,29 +99,82 @@ def method_of(settings: Settings) -> Method:
     return methods.create(settings.method, chosen)
 
 
-def execute(settings: Settings, progress: Progress | None = None) -> Result:
-    """Run an experiment. Everything that can be refused is refused before anything is computed."""
-    if settings.runtime not in RUNTIMES:
-        raise unknown("runtime", settings.runtime, RUNTIMES)
-    method, features = method_of(settings), maps.parse(settings.features)
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Clients with their features: the same for all methods on one split."""
+
+    federation: Federation
+    seconds: float  # that the features took
+    about: Mapping[str, Any]  # the data, for result.json
+
+
+def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
+    """Data, features and split of an experiment."""
+    features = maps.parse(settings.features)
     table = table_of(settings, progress)
     if not isinstance(settings.test, str):
         table = replace(table, test=None)  # nobody asks for it, so it needs no features
     started = time.perf_counter()
     if features != maps.Identity():
         table = table.with_features(features, progress)
-    mapping = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     federation = split_of(settings, table)
+    about = {"moved": federation.moved, "skipped": list(table.skipped), "split": _class_counts(federation)}
+    return Prepared(federation, seconds, about)
+
+
+def _class_counts(federation: Federation) -> dict[str, list[int]]:
+    """Samples of each class at each client; nothing where that would be a large file of its own."""
+    classes = federation.task.classes
+    if classes * len(federation.clients) > LARGEST_SPLIT:
+        return {}
+    return {
+        name: np.bincount(np.concatenate([c.train.labels, c.test.labels]), minlength=classes).tolist()
+        for name, c in federation.clients.items()
+    }
+
+
+def execute(settings: Settings, progress: Progress | None = None, *, prepared: Prepared | None = None) -> Result:
+    """Run an experiment. Everything that can be refused is refused before anything is computed."""
+    if settings.runtime not in RUNTIMES:
+        raise unknown("runtime", settings.runtime, RUNTIMES)
+    method = method_of(settings)
+    ready = prepared or prepare(settings, progress)
+    federation = ready.federation
     result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
     resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
     result = replace(
         result,
         settings=asdict(resolved),
-        data={**result.data, "moved": federation.moved, "skipped": list(table.skipped)},
-        seconds=replace(result.seconds, features=mapping, total=result.seconds.total + mapping),
+        data={**result.data, **ready.about},
+        seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
     if settings.alone and method.name != "local":
         # With the method's own intercept, so that training alone differs in nothing but being alone.
         own = methods.create("local", {"intercept": getattr(method, "intercept", False)})
         result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress))
     return result
+
+
+def command(settings: Mapping[str, Any]) -> str:
+    """The command that runs an experiment again, from its settings as result.json holds them."""
+    if "data" not in settings:
+        return "(from Python: its data have no name)"
+    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", str(settings["method"])]
+    usual = parameters.values(methods.create(str(settings["method"])))
+    for name, value in settings.get("set", {}).items():
+        if value != usual.get(name) and name != "rounds":  # which has an option of its own
+            words += ["--set", f"{name}={_text(value)}"]
+    for name, value in settings.items():
+        if name in ("method", "set") or name not in defaults or value is None or value == defaults[name]:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{name.replace('_', '-')}")
+        elif name != "rounds" or value != methods.create(str(settings["method"])).rounds:
+            words += [option, _text(value)]
+    return shlex.join(words)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

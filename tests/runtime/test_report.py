@@ -1,0 +1,314 @@
+"""Comparisons, and the page that shows them, also in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import compare, experiment, report
+from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.experiment import Settings
+
+SMALL = Settings(data="digits", clients=6, partition="dirichlet:0.3")
+pytest.importorskip("matplotlib")
+
+
+def nothing(*_: Any) -> None:
+    """Tells nobody."""
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs, one that failed, and the page."""
+    out = tmp_path_factory.mktemp("cmp")
+    compare.compare(compare.plan(SMALL, ["afl", "fedhip"], [0, 1], {"fedhip.alpha": "5"}), out, nothing)
+    (out / "broken-0").mkdir()
+    reason = {"method": "broken", "seed": 0, "reason": "it <b>cannot</b> be"}
+    (out / "broken-0" / report.FAILURE).write_text(json.dumps(reason))
+    report.write([out], out / "report.html")
+    return out
+
+
+# --- comparing ---
+
+
+def test_every_method_with_every_seed_and_training_alone() -> None:
+    runs = compare.plan(SMALL, ["afl", "fedhip"], [0, 3, 0], {"fedhip.alpha": "5", "intercept": "true"})
+    assert [(run.method, run.seed) for run in runs] == [
+        (name, seed) for seed in (0, 3) for name in ("local", "afl", "fedhip")
+    ]
+    assert all(run.set["intercept"] == "true" for run in runs)
+    assert [run.set.get("alpha") for run in runs[:3]] == [None, None, "5"]
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "said"),
+    [
+        ([], {}, "at least one method"),
+        (["afl", "nonsense"], {}, "unknown method 'nonsense'"),
+        (["afl"], {"alpha": "5"}, "none of local, afl has a parameter 'alpha'"),
+        (["afl"], {"fedhip.alpha": "5"}, "unknown method in --set: 'fedhip'"),
+        (["afl"], {"afl.alpha": "5"}, "alpha"),
+        (["fedhip"], {"fedhip.alpha": "-5"}, "alpha"),
+    ],
+)
+def test_a_wrong_comparison_is_refused_before_anything_runs(names: list[str], given: dict[str, str], said: str) -> None:
+    with pytest.raises(FedsolveError, match=said):
+        compare.plan(SMALL, names, [0], given)
+
+
+def test_results_are_those_of_single_runs(compared: Path) -> None:
+    single = experiment.execute(Settings(**{**SMALL.__dict__, "method": "fedhip", "set": {"alpha": "5"}, "seed": 1}))
+    found = fs.Result.load(compared / "fedhip-1")
+    assert found.accuracy == single.accuracy
+    assert found.data["fingerprint"] == single.data["fingerprint"]
+
+
+def test_a_stopped_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
+    runs = compare.plan(SMALL, ["afl", "fedhip"], [0], {})
+
+    def stop(method: str, seed: int, found: Any, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare.compare(runs, tmp_path, stop)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert sorted(path.parent.name for path in before) == ["afl-0", "local-0"]
+    told: list[str] = []
+    compare.compare(runs, tmp_path, lambda method, *_: told.append(method))
+    assert told == ["local", "afl", "fedhip"]
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
+    whole = tmp_path / "whole"
+    compare.compare(runs, whole, nothing)
+    for name in ("local-0", "afl-0", "fedhip-0"):
+        first, second = (json.loads((folder / name / "result.json").read_text()) for folder in (tmp_path, whole))
+        assert {**first, "seconds": 0, "history": 0} == {**second, "seconds": 0, "history": 0}
+
+
+def test_other_settings_are_run_again(tmp_path: Path) -> None:
+    compare.compare(compare.plan(SMALL, ["fedhip"], [0], {"alpha": "5"}), tmp_path, nothing)
+    first = json.loads((tmp_path / "fedhip-0" / "result.json").read_text())
+    compare.compare(compare.plan(SMALL, ["fedhip"], [0], {"alpha": "50"}), tmp_path, nothing)
+    second = json.loads((tmp_path / "fedhip-0" / "result.json").read_text())
+    assert (first["settings"]["set"]["alpha"], second["settings"]["set"]["alpha"]) == (5.0, 50.0)
+
+
+def test_a_method_that_fails_is_a_row_that_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = compare.execute
+
+    def spoilt(settings: Settings, *rest: Any, **named: Any) -> Any:
+        if settings.method == "afl":
+            raise DataError("the moon is in the wrong place")
+        return real(settings, *rest, **named)
+
+    monkeypatch.setattr(compare, "execute", spoilt)
+    runs = compare.plan(SMALL, ["afl", "fedhip"], [0], {})
+    told: dict[str, Any] = {}
+    compare.compare(runs, tmp_path, lambda method, seed, found, *_: told.update({method: found}))
+    assert told["afl"] == "the moon is in the wrong place"
+    assert not isinstance(told["fedhip"], str)
+    page = report.write([tmp_path], tmp_path / "report.html").read_text()
+    assert "failed: the moon is in the wrong place" in page
+    monkeypatch.undo()
+    compare.compare(runs, tmp_path, nothing)  # tried again
+    assert (tmp_path / "afl-0" / "result.json").is_file()
+
+
+def test_the_command_of_a_row_runs_it_again(tmp_path: Path) -> None:
+    settings = Settings(**{**SMALL.__dict__, "method": "fedhip", "set": {"alpha": 5.0, "intercept": True}, "seed": 3})
+    first = experiment.execute(settings)
+    words = experiment.command(first.settings).split()
+    assert words[:4] == ["fedsolve", "run", "--method", "fedhip"]
+    command = [sys.executable, "-m", *words, "--out", "out", "--quiet"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    again = fs.Result.load(tmp_path / "out")
+    assert again.accuracy == first.accuracy
+    assert again.settings == json.loads(json.dumps(first.settings))
+
+
+# --- the page, as text ---
+
+
+class Links(HTMLParser):
+    """What a page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("src", "href") and tag != "use"]
+
+
+def test_the_page_is_complete_and_small(compared: Path) -> None:
+    page = (compared / "report.html").read_text()
+    assert "<!-- " not in page
+    assert len(page) < 5e6
+    links = Links()
+    links.feed(page)
+    assert all(link.startswith(("data:", "#")) for link in links.found)
+    assert "url(http" not in page
+    assert "it &lt;b&gt;cannot&lt;/b&gt; be" in page
+    assert "fedsolve run --method fedhip --set alpha=5.0 --clients 6 --partition dirichlet:0.3" in page
+
+
+def test_the_page_shows_the_figures_of_the_results(compared: Path) -> None:
+    page = (compared / "report.html").read_text()
+    for folder in ("afl-0", "fedhip-1", "local-0"):
+        accuracy = json.loads((compared / folder / "result.json").read_text())["accuracy"]
+        for name in ("mean", "pooled", "std", "worst_decile"):
+            assert f">{100 * accuracy[name]:.2f}</td>" in page
+    clients = report.per_client(next(g for g in report.groups(report.entries([compared])) if g.name == "afl"))
+    for client, value in clients.items():
+        assert f"<title>{client}: {100 * value:.1f} %</title>" in page
+
+
+def test_gains_are_against_training_alone_on_the_same_split(compared: Path) -> None:
+    found = report.entries([compared])
+    figures = {(run.method, run.seed): run.clients for run in found if not run.failure}
+    alone = {seed: {name: c["accuracy"] for name, c in figures["local", seed].items()} for seed in (0, 1)}
+    group = next(g for g in report.groups(found) if g.name == "afl")
+    wanted = {
+        name: np.mean([100 * (figures["afl", s][name]["accuracy"] - alone[s][name]) for s in (0, 1)])
+        for name in figures["afl", 0]
+    }
+    assert report.gains(group, alone) == pytest.approx(wanted)
+
+
+def test_variants_of_a_method_are_told_apart(tmp_path: Path) -> None:
+    for alpha in (1.0, 9.0):
+        settings = Settings(**{**SMALL.__dict__, "method": "fedhip", "set": {"alpha": alpha}})
+        experiment.execute(settings).save(tmp_path / f"a{alpha:.0f}")
+    names = {group.name for group in report.groups(report.entries([tmp_path]))}
+    assert names == {"fedhip (alpha=1.0)", "fedhip (alpha=9.0)"}
+    page = report.write([tmp_path], tmp_path / "page.html").read_text()
+    assert "fedhip (alpha=9.0)" in page
+
+
+def test_folders_without_results_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no folder"):
+        report.write([tmp_path / "absent"], tmp_path / "r.html")
+    with pytest.raises(DataError, match="holds no results"):
+        report.write([tmp_path], tmp_path / "r.html")
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(DataError, match="damaged"):
+        report.write([tmp_path], tmp_path / "r.html")
+
+
+def test_seeds_are_numbers(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedsolve", "compare", "--methods", "afl", "--seeds", "0,x", "--out", "c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "seeds are whole numbers separated by commas; got '0,x'" in done.stderr
+    assert ParameterError  # what it is inside
+
+
+# --- the page, in a browser ---
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if not driver or not chromium:
+        missing = "chromium and chromedriver are not here (Debian: apt-get install chromium chromium-driver)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield session
+    session.quit()
+
+
+def show(browser: Any, page: Path, width: int) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
+    )
+    browser.get(page.as_uri())
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+def test_the_page_in_a_browser(browser: Any, compared: Path, width: int) -> None:
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    show(browser, compared / "report.html", width)
+    assert browser.get_log("browser") == []
+    asked = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
+    addresses = [line["params"]["request"]["url"] for line in asked if line["method"] == "Network.requestWillBeSent"]
+    assert [url for url in addresses if not url.startswith(("file:", "data:"))] == []
+    plots = browser.find_elements("css selector", "figure svg")
+    assert len(plots) >= 5
+    for plot in plots:
+        box = plot.rect
+        assert plot.is_displayed()
+        assert box["width"] > 250
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # the table scrolls by itself
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('figure svg text')].map(t => t.getBoundingClientRect().height)"
+    )
+    assert min(sizes) > 6.5  # pixels: small, but to be read
+
+
+def test_sorting_in_a_browser(browser: Any, compared: Path) -> None:
+    show(browser, compared / "report.html", 1280)
+    heads = browser.find_elements("css selector", "button.sort")
+    names = [head.text for head in heads]
+
+    def column(name: str) -> list[str]:
+        place = names.index(name) + 1
+        rows = browser.find_elements("css selector", f"tbody tr:not(.failed) td:nth-child({place})")
+        return [row.text for row in rows]
+
+    for name in ("mean %", "seconds"):
+        heads[names.index(name)].click()
+        up = [float(text) for text in column(name)]
+        assert up == sorted(up)
+        heads[names.index(name)].click()
+        down = [float(text) for text in column(name)]
+        assert down == sorted(down, reverse=True)
+    heads[names.index("method")].click()
+    assert column("method") == sorted(column("method"))
+
+
+def test_both_themes_in_a_browser(browser: Any, compared: Path) -> None:
+    show(browser, compared / "report.html", 1280)
+
+    def colours() -> tuple[str, str]:
+        script = (
+            "const text = document.querySelector('figure svg text');"
+            "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(text).fill]"
+        )
+        paper, ink = browser.execute_script(script)
+        return paper, ink
+
+    def brightness(colour: str) -> float:
+        return sum(float(number) for number in re.findall(r"\d+", colour)[:3]) / 3
+
+    seen = []
+    for _ in range(2):
+        paper, ink = colours()
+        assert abs(brightness(paper) - brightness(ink)) > 120
+        seen.append(paper)
+        browser.find_element("css selector", "#theme").click()
+    assert seen[0] != seen[1]
