@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import ParameterError as ParameterError
     from fedsolve.errors import SingularError as SingularError
+    from fedsolve.export import estimator as estimator
+    from fedsolve.export import to_onnx as to_onnx
     from fedsolve.method import Method as Method
     from fedsolve.method import Plan as Plan
     from fedsolve.methods import create as create
@@ -53,6 +55,7 @@ _HOMES = {
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
+    "fedsolve.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.method": ("Method", "Plan"),
     "fedsolve.methods": ("create",),

@@ -201,7 +201,11 @@ def _svg(height: float, draw: Callable[[Any], Mapping[str, Sequence[str]] | None
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    text = re.sub(r"<!--.*?-->\s*", "", text[text.index("<svg") :]).replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")
+    text = (
+        re.sub(r"<!--.*?-->\s*", "", text[text.index("<svg") :])
+        .replace(INK, "var(--ink)")
+        .replace(FAINT, "var(--faint)")
+    )
     for name, lines in words.items():
         text = _with_titles(text, name, lines)
     return re.sub(r'font: ([\d.]+)px [^;"]+', r"font: \1px var(--sans)", text)

@@ -12,7 +12,13 @@ NORMAL = "mean=0.5/0.5/0.5,std=0.5/0.5/0.5"
 
 
 def write_onnx(
-    path: Path, middle: str = "", *, shape: tuple[Any, ...] = ("n", 3, "h", "w"), seed: int = 0, bytes_in: bool = False
+    path: Path,
+    middle: str = "",
+    *,
+    shape: tuple[Any, ...] = ("n", 3, "h", "w"),
+    seed: int = 0,
+    bytes_in: bool = False,
+    opset: int = 13,
 ) -> Path:
     """Average colour, then a fixed linear map; `middle` puts something unwanted in between."""
     onnx = pytest.importorskip("onnx")
@@ -45,7 +51,7 @@ def write_onnx(
         ],
         [onnx.numpy_helper.from_array(weights, "weights")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     model.ir_version = 8
     onnx.save(model, str(path))
     return path

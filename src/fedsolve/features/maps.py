@@ -139,7 +139,7 @@ class RandomProjection:
     def __call__(self, inputs: Array) -> Float:
         """The activated projections of the inputs."""
         rows = flat(inputs)
-        matrix = _matrix(self.seed, rows.shape[1], self.size)
+        matrix = projection(self, rows.shape[1])
         result = np.empty((len(rows), self.size))
         for start in range(0, len(rows), ROWS):
             block = slice(start, start + ROWS)
@@ -200,6 +200,11 @@ def _matrix(seed: int, width: int, size: int) -> Float:
     matrix = derive(seed, "random projection", width, size).standard_normal((width, size))
     matrix.flags.writeable = False
     return matrix
+
+
+def projection(features: RandomProjection, width: int) -> Float:
+    """The matrix of a random projection of inputs with `width` numbers."""
+    return _matrix(features.seed, width, features.size)
 
 
 def _unit(inputs: Array) -> Float:
