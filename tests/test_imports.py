@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-HEAVY = ("torch", "flwr", "matplotlib", "onnxruntime", "transformers", "ray", "pandas")
+HEAVY = ("torch", "flwr", "matplotlib", "onnxruntime", "transformers", "ray")  # scikit-learn loads pandas by itself
 
 
 def loaded(code: str) -> set[str]:

@@ -338,8 +338,8 @@ def export_command(
 ) -> None:
     """Write a linear model, with its feature map and its backbone where that is ONNX, for programs without fedsolve.
 
-    Input "x" holds numbers, or pictures as bytes; outputs are "scores" and "label". In Python, fs.estimator(FILE) gives a
-    scikit-learn classifier.
+    Input "x" holds numbers, or pictures as bytes; outputs are "scores" and "label". In Python, fs.estimator(FILE) gives
+    a scikit-learn classifier.
     """
     from fedsolve.errors import unknown
     from fedsolve.export import to_onnx

@@ -34,9 +34,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The labels, in the order of the columns of `decision_function`."""
+        """The labels, sorted as scikit-learn wants them: the order of the columns of `decision_function`."""
+        return np.asarray(self._names[self._order])
+
+    @property
+    def _names(self) -> NDArray[Any]:
         task = self.model.task
         return np.array(task.class_names) if task.class_names else np.arange(task.classes)
+
+    @property
+    def _order(self) -> NDArray[np.int64]:
+        return np.argsort(self._names)
 
     @property
     def n_features_in_(self) -> int:
@@ -46,12 +54,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def coef_(self) -> Array:
         """Weights, classes x features, of a linear model."""
-        return np.ascontiguousarray(_linear(self.model)[0].T)
+        return np.ascontiguousarray(_linear(self.model)[0].T[self._order])
 
     @property
     def intercept_(self) -> Array:
         """A number a class."""
-        return _linear(self.model)[1]
+        return np.asarray(_linear(self.model)[1][self._order])
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Classifier:
         """Refuse: the federation has trained it."""
@@ -59,12 +67,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Scores; of two classes, as scikit-learn has it, the second's lead over the first."""
-        scores = self.model.scores(self._shaped(X))
+        scores = self.model.scores(self._shaped(X))[:, self._order]
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The label of each sample."""
-        return np.asarray(self.classes_[self.model.predict(self._shaped(X))])
+        return np.asarray(self._names[self.model.predict(self._shaped(X))])
 
     def _shaped(self, inputs: ArrayLike) -> Array:
         """Rows as scikit-learn has them, in the shape the model takes."""
@@ -80,8 +88,8 @@ def estimator(model: Model | str | Path) -> Classifier:
 def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
     """Write a linear model with its feature map as one ONNX file: from raw inputs to "scores" and "label".
 
-    A backbone that is an ONNX file itself becomes part of it. Resizing and cropping stay with the caller: a backbone whose
-    pictures are resized first takes pictures that are.
+    A backbone that is an ONNX file itself becomes part of it. Resizing and cropping stay with the caller: a backbone
+    whose pictures are resized first takes pictures that are.
     """
     try:
         import onnx
@@ -115,8 +123,8 @@ def _linear(model: Model) -> tuple[Array, Array]:
     weights = arrays.get("weight")
     if weights is None or not arrays.keys() <= {"weight", "intercept"} or weights.ndim != 2:
         raise DataError(
-            f"the model of {model.owner!r} ({model.method.name}) is not one linear map; export takes those of local, afl, "
-            "fedhip and fedprior"
+            f"the model of {model.owner!r} ({model.method.name}) is not one linear map; export takes those of local, "
+            "afl, fedhip and fedprior"
         )
     return weights, arrays.get("intercept", np.zeros(weights.shape[1]))
 
@@ -125,7 +133,9 @@ class _Graph:
     """Nodes of an ONNX graph, one after the other. Numbers are double, as they were in training."""
 
     def __init__(self, onnx: Any) -> None:
-        self._onnx, self._nodes, self._constants, self._count = onnx, [], [], 0
+        self._onnx, self._count = onnx, 0
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
         self._backbone: Any = None
         self._entry: Any = None
 
