@@ -327,6 +327,43 @@ def report_command(
     typer.echo(f"open {report.write(folders, out or folders[0] / 'report.html')}")
 
 
+@app.command("reproduce")
+def reproduce_command(
+    recipe: Annotated[
+        str | None, typer.Argument(help="Which table, as in fedhip-2. Without: the list.", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="here: what two cores do in half an hour; paper: the paper's own settings.")
+    ] = "here",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where runs and tables go. Default: runs/RECIPE-SCALE.", show_default=False),
+    ] = None,
+) -> None:
+    """Run a results table of a paper and put the paper's figures beside ours. What is done already is not done again.
+
+    Data are looked for in the folder that FEDSOLVE_DATA names.
+    """
+    from fedsolve import recipes
+
+    if recipe is None:
+        for name, title in recipes.summaries():
+            typer.echo(f"{name:<12} {title}")
+        return
+    chosen = recipes.create(recipe, scale)
+    place = out or Path("runs") / f"{recipe}-{scale}"
+    place.mkdir(parents=True, exist_ok=True)
+
+    def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
+        said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
+        typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}", err=True)
+
+    with _progress(quiet=False) as progress:
+        outcome = recipes.reproduce(chosen, place, told, progress)
+    typer.echo(outcome.markdown())
+    typer.echo(f"saved in {place}: table.md, table.json, runs/", err=True)
+
+
 @app.command("export")
 def export_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],

@@ -53,20 +53,48 @@ def _own(name: str, wanted: Sequence[str], given: Mapping[str, str]) -> dict[str
     return own | {key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == name}
 
 
-def compare(runs: Sequence[Settings], out: Path, told: Told, progress: Progress | None = None) -> None:
-    """Run what is not yet in `out`, one folder a run. A method that fails leaves the reason, and the others go on."""
+def place_of(settings: Settings) -> str:
+    """The folder of a run, where methods differ in nothing but their names."""
+    return f"{settings.method}-{settings.seed}"
+
+
+def compare(
+    runs: Sequence[Settings],
+    out: Path,
+    told: Told,
+    progress: Progress | None = None,
+    place_of: Callable[[Settings], str] = place_of,
+    *,
+    one_data_set: bool = True,
+) -> None:
+    """Run what is not yet in `out`, one folder a run. A method that fails leaves the reason, and the others go on.
+
+    Neighbours with the same data and split share them. Data that cannot be had end a comparison on `one_data_set`; else
+    they are one more way to fail.
+    """
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; name a folder")
     out.mkdir(parents=True, exist_ok=True)
-    seed, prepared = None, None
+    ready: tuple[object, Prepared] | None = None
     for done, settings in enumerate(runs, 1):
-        place = out / f"{settings.method}-{settings.seed}"
+        place = out / place_of(settings)
         found: Mapping[str, Any] | str | None = finished(place, settings)
         if found is None:
-            if prepared is None or seed != settings.seed:
-                seed, prepared = settings.seed, prepare(settings, progress)  # once for all methods
-            found = _run(settings, prepared, place, progress)
+            try:
+                if ready is None or ready[0] != data_of(settings):
+                    ready = (data_of(settings), prepare(settings, progress))
+                found = _run(settings, ready[1], place, progress)
+            except FedsolveError as error:
+                if one_data_set:
+                    raise
+                found = _failed(settings, place, str(error))
         told(settings.method, settings.seed, found, done, len(runs))
+
+
+def data_of(settings: Settings) -> Settings:
+    """What the data and their split depend on, as settings with everything else at its default."""
+    kept = ("data", "clients", "partition", "test", "min_samples", "features", "skip_broken", "seed")
+    return Settings(**{name: getattr(settings, name) for name in kept})
 
 
 def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
@@ -93,7 +121,13 @@ def _run(settings: Settings, prepared: Prepared, place: Path, progress: Progress
         result.save(place)
         return result.json()
     except FedsolveError as error:
-        place.mkdir(parents=True, exist_ok=True)
-        reason = {"method": settings.method, "seed": settings.seed, "reason": str(error)}
-        write_bytes(place / FAILURE, json.dumps(reason, indent=1).encode() + b"\n")
-        return str(error)
+        return _failed(settings, place, str(error))
+    except Exception as error:  # noqa: BLE001  (a defect of one method is no reason to lose the others)
+        return _failed(settings, place, f"{type(error).__name__}: {error}")
+
+
+def _failed(settings: Settings, place: Path, reason: str) -> str:
+    place.mkdir(parents=True, exist_ok=True)
+    said = {"method": settings.method, "seed": settings.seed, "reason": reason}
+    write_bytes(place / FAILURE, json.dumps(said, indent=1).encode() + b"\n")
+    return reason

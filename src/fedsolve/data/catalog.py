@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,6 +43,9 @@ def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progr
     kind, _, argument = name.partition(":")
     if kind not in _NAMED and name and Path(name).is_dir():
         return _folder(name, skip_broken, progress)
+    kept = archives.folder()
+    if kind not in _NAMED and kept is not None and re.fullmatch(r"[\w.-]+", name) and (kept / f"{name}.npz").is_file():
+        return table_of(read_columns(kept / f"{name}.npz"), name)
     if kind not in _NAMED:
         known = [*_NAMED, *(f"FILE{ending}" for ending in _READERS), "a folder of pictures"]
         raise unknown("data set", name, known)
