@@ -140,7 +140,7 @@ def no_hidden_state(method: Method) -> None:
 def writes_to_nothing(method: Method) -> None:
     """Nothing that is given to a method is written to: all of it is read-only here."""
     try:
-        run(_Guarded(method).method(), sample_federation())
+        run(_Guarded(method).method(), sample_federation(), workers=1)
     except (ValueError, TypeError) as error:
         raise CheckError(f"it writes to what it was given ({error})") from error
 
@@ -154,7 +154,7 @@ def replies_say_nothing_of_size(method: Method) -> None:
     """The shape of a reply does not depend on the number of samples: no per-sample values leave a client."""
     shapes: set[tuple[Any, ...]] = set()
     spy = _Spy(method, lambda reply: shapes.add(tuple(sorted((n, a.shape) for n, a in reply.items()))))
-    run(spy.method(), sample_federation())
+    run(spy.method(), sample_federation(), workers=1)
     if len(shapes) > 1:
         raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(shapes)}")
 
@@ -207,7 +207,7 @@ def lost_replies_are_not_there(method: Method) -> None:
     """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
     federation = sample_federation()
     rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
-    lossy = _Lossy(method, federation)
+    lossy = _Lossy(method, federation, workers=1)
     found = drive(method, federation.task, lossy, tolerate=True)
     wanted = run(method, dataclasses.replace(federation, clients=rest))
     _close(found.state, wanted.state, "a lost reply instead of an absent client")
@@ -215,7 +215,7 @@ def lost_replies_are_not_there(method: Method) -> None:
         return
     for name in rest:
         _close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
-    never_asked = _NeverAsked(method, federation)
+    never_asked = _NeverAsked(method, federation, workers=1)
     drive(method, federation.task, never_asked)
     _close(lossy.model("site-2"), never_asked.model("site-2"), "a lost reply instead of never being asked")
 
