@@ -12,9 +12,14 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import floor, recursion, scale
+from . import floor, local_sgd, recursion, scale
 
-BENCHMARKS = {"floor": floor.measure, "recursion": recursion.measure, "scale": scale.measure}
+BENCHMARKS = {
+    "floor": floor.measure,
+    "recursion": recursion.measure,
+    "scale": scale.measure,
+    "torch": local_sgd.measure,
+}
 
 
 def main(names: list[str]) -> None:

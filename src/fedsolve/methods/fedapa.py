@@ -47,7 +47,7 @@ class FedAPA(_sgd.Training, Method):
 
     eta: float = parameters.number(0.01, "learning rate of the weights", low=0)
     mu: float = parameters.number(0.5, "weight of the client's own model in its mixture", low=0, high=1)
-    start: str = parameters.choice("self", ("self", "even"), "first weights: all on oneself, or mu and the rest even")
+    start: str = parameters.choice("even", ("even", "self"), "first weights: mu and the rest even, or all on oneself")
     own: bool = parameters.flag(True, "set the client's own weight to mu; false: learn it like the others")
     centred: bool = parameters.flag(True, "descend through the normalisation; false: on the bare sum, as the paper")
     scaled: bool = parameters.flag(True, "divide the gradient by the squared length of the client's change")
@@ -92,9 +92,7 @@ class FedAPA(_sgd.Training, Method):
         weights, speed = self._first_weights(len(names)), np.zeros((len(names), len(names)))
         if before:
             bodies[old], mixed[old] = state["bodies"], state["mixed"]
-            weights[np.ix_(old, old)] = state["weights"]
-            for i in old:  # a newcomer is nobody to those that were there before
-                weights[i, np.setdiff1d(np.arange(len(names)), old)] = 0.0
+            weights = self._widened(weights, state["weights"], old)
             if self.momentum:
                 speed[np.ix_(old, old)] = state["speed"]
         trained = np.stack([_row(take(client, replies), start) for client in answered])
@@ -118,6 +116,19 @@ class FedAPA(_sgd.Training, Method):
         if self.start == "self" or count == 1:
             return np.eye(count)
         return np.where(np.eye(count) > 0, self.mu, (1.0 - self.mu) / (count - 1))
+
+    def _widened(self, weights: Float, known: Float, old: NDArray[Any]) -> Float:
+        """First weights, with the rows of those that were there before; newcomers get the share they start with."""
+        count, before = len(weights), len(known)
+        if before == 1:
+            return weights  # a client alone had nobody to weigh
+        kept = (before - 1) / (count - 1) if self.start == "even" else 1.0
+        own = np.diag(np.diag(known))
+        others = (known - own).sum(1)
+        weights = weights.copy()
+        weights[old] = (others * (1.0 - kept) / max(1, count - before))[:, None]
+        weights[np.ix_(old, old)] = own + kept * (known - own)
+        return weights
 
     def _gradient(
         self, weights: Float, own: NDArray[Any], bodies: Array, mixed: Array, trained: Array

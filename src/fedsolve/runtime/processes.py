@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 
@@ -40,8 +42,9 @@ def in_order(
     """
     crew: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
     try:
-        for _ in range(workers):
-            crew.append(_hire(work, [connection for _, connection in crew]))
+        with _no_interrupts():
+            for _ in range(workers):
+                crew.append(_hire(work, [connection for _, connection in crew]))
         waiting: dict[int, tuple[str, Bytes]] = {}  # drawn, not begun
         begun: dict[int, tuple[str, Bytes]] = {}
         done: dict[int, list[Bytes]] = {}
@@ -59,11 +62,14 @@ def in_order(
                 busy[connection] = number
                 connection.send_bytes(begun[number][0].encode())
                 connection.send_bytes(begun[number][1])
+            first = following
             while following in done:
                 yield (*begun.pop(following), done.pop(following))
                 following += 1
-            if not busy:
+            if not busy and following == first:
                 return
+            if not busy:
+                continue  # there is room for more
             for ready in wait(list(busy)):
                 connection = next(one for one in busy if one is ready)
                 done[busy.pop(connection)] = _receive(connection)
@@ -74,6 +80,22 @@ def in_order(
         for process, _ in crew:
             process.join()
             process.close()
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Ctrl-C has to wait: while a process forks, Python may run code that swallows exceptions."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(signal.SIGINT, None)
 
 
 def _hire(work: Work, others: list[Connection]) -> tuple[multiprocessing.process.BaseProcess, Connection]:
