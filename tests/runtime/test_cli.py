@@ -131,7 +131,7 @@ def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> N
 def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--method", "fedhp")
     assert done.returncode == 2
-    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
+    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
     assert listing(tmp_path) == {}
 
 
@@ -374,7 +374,7 @@ def test_methods_shows_one_with_its_parameters(command: Command) -> None:
 def test_methods_refuses_an_unknown_one(command: Command) -> None:
     done = command("methods", "fedhp")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
+    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
 
 
 # --- predict ---
@@ -726,7 +726,11 @@ def test_a_line_for_each_round(command: Command, monkeypatch: pytest.MonkeyPatch
 
 def test_without_torch_the_way_out_is_said_and_methods_are_listed(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import sys\n"
+        "class NoTorch:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
         "from fedsolve.cli import main\n"
         "sys.argv = ['fedsolve', *sys.argv[1:]]\n"
         "main()"
