@@ -37,8 +37,15 @@ if TYPE_CHECKING:
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
+    from fedsolve.methods.ditto import Ditto as Ditto
+    from fedsolve.methods.fedala import FedALA as FedALA
+    from fedsolve.methods.fedapa import FedAPA as FedAPA
+    from fedsolve.methods.fedavg import FedAvg as FedAvg
+    from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedprior import FedPrior as FedPrior
+    from fedsolve.methods.fedprox import FedProx as FedProx
+    from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.local import Local as Local
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model

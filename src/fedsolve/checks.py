@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve import parameters
+from fedsolve import methods, parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import decode, encode
 from fedsolve.data.federation import Client, Federation, Samples
@@ -140,7 +140,7 @@ def no_hidden_state(method: Method) -> None:
 def writes_to_nothing(method: Method) -> None:
     """Nothing that is given to a method is written to: all of it is read-only here."""
     try:
-        run(_Guarded(method).method(), sample_federation())
+        run(_Guarded(method).method(), sample_federation(), workers=1)
     except (ValueError, TypeError) as error:
         raise CheckError(f"it writes to what it was given ({error})") from error
 
@@ -154,7 +154,7 @@ def replies_say_nothing_of_size(method: Method) -> None:
     """The shape of a reply does not depend on the number of samples: no per-sample values leave a client."""
     shapes: set[tuple[Any, ...]] = set()
     spy = _Spy(method, lambda reply: shapes.add(tuple(sorted((n, a.shape) for n, a in reply.items()))))
-    run(spy.method(), sample_federation())
+    run(spy.method(), sample_federation(), workers=1)
     if len(shapes) > 1:
         raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(shapes)}")
 
@@ -207,7 +207,7 @@ def lost_replies_are_not_there(method: Method) -> None:
     """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
     federation = sample_federation()
     rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
-    lossy = _Lossy(method, federation)
+    lossy = _Lossy(method, federation, workers=1)
     found = drive(method, federation.task, lossy, tolerate=True)
     wanted = run(method, dataclasses.replace(federation, clients=rest))
     _close(found.state, wanted.state, "a lost reply instead of an absent client")
@@ -215,7 +215,7 @@ def lost_replies_are_not_there(method: Method) -> None:
         return
     for name in rest:
         _close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
-    never_asked = _NeverAsked(method, federation)
+    never_asked = _NeverAsked(method, federation, workers=1)
     drive(method, federation.task, never_asked)
     _close(lossy.model("site-2"), never_asked.model("site-2"), "a lost reply instead of never being asked")
 
@@ -288,6 +288,42 @@ def sends_nothing(method: Method) -> None:
         raise CheckError(f"{result.bytes_up} bytes went up and {result.bytes_down} down")
 
 
+def shares_with_fedavg(method: Method) -> None:
+    """What travels, and so the global model, is FedAvg's."""
+    federation = sample_federation()
+    found, wanted = run(method, federation), run(_counterpart(method, "fedavg"), federation)
+    _same_state(found, wanted, "FedAvg")
+
+
+def fedavg_at_mu_0(method: Method) -> None:
+    """Without its pull it is FedAvg, with fine-tuning where it has that, bit for bit."""
+    federation = sample_federation()
+    other = "fedavg-ft" if "finetune" in parameters.values(method) else "fedavg"
+    _same_result(run(_with(method, mu=0.0), federation), run(_counterpart(method, other), federation), other)
+
+
+def fedavg_at_eta_0(method: Method) -> None:
+    """With a blend that stays as it starts, all of the global model, what travels is FedAvg's, bit for bit."""
+    federation = sample_federation()
+    found, wanted = run(_with(method, eta=0.0), federation), run(_counterpart(method, "fedavg"), federation)
+    _same_state(found, wanted, "FedAvg")
+
+
+def local_at_lam_0(method: Method) -> None:
+    """Without its pull, the personal model is that of training alone from the first global one."""
+    _like_training_alone(_with(method, lam=0.0), sample_federation())
+
+
+def local_at_eta_0(method: Method) -> None:
+    """With weights that stay as they start, all on oneself, everybody trains alone."""
+    _like_training_alone(_with(method, eta=0.0, start="self"), sample_federation())
+
+
+def alone_is_local(method: Method) -> None:
+    """In a federation of one, that one trains alone."""
+    _like_training_alone(method, sample_federation(sizes=(40,)))
+
+
 CHECKS: dict[str, Callable[[Method], None]] = {
     check.__name__: check
     for check in (
@@ -312,10 +348,40 @@ LAWS: dict[str, Callable[[Method], None]] = {
     "order-free": order_free,
     "one-model": one_model,
     "sends-nothing": sends_nothing,
+    "shares-with-fedavg": shares_with_fedavg,
+    "fedavg-at-mu-0": fedavg_at_mu_0,
+    "fedavg-at-eta-0": fedavg_at_eta_0,
+    "local-at-lam-0": local_at_lam_0,
+    "local-at-eta-0": local_at_eta_0,
+    "alone-is-local": alone_is_local,
 }
 
 
 # --- ways to look over a method's shoulder ---
+
+
+def _with(method: Method, **changed: object) -> Method:
+    return dataclasses.replace(method, **changed)  # type: ignore[type-var]
+
+
+def _counterpart(method: Method, name: str) -> Method:
+    """Another method of the catalogue with the settings that both have."""
+    takes = {parameter for parameter, _, _ in parameters.declared(methods.method_class(name))}
+    return methods.create(name, {n: value for n, value in parameters.values(method).items() if n in takes})
+
+
+def _like_training_alone(method: Method, federation: Federation) -> None:
+    """Every client's model is what `local` makes of the model that the client starts from, in as many rounds."""
+    first = method.init_server(federation.task, derive(0, "server"))
+
+    def start(client: Client) -> Arrays:
+        return method.personalize({}, method.message(first, client.name), federation.task, client.train)
+
+    starts = {id(client.train): start(client) for client in federation.clients.values()}
+    alone = run(_Starting(_counterpart(method, "local"), starts).method(), federation)
+    found = run(method, federation)
+    for name, model in found.models.items():
+        _close(model.arrays, alone.models[name].arrays, f"training alone as {name}")
 
 
 def _global_generator() -> str:
@@ -347,6 +413,17 @@ class _Wrapped:
 class _Fresh(_Wrapped):
     def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(dataclasses.replace(self._method), name)(*arguments)  # type: ignore[type-var]
+
+
+class _Starting(_Wrapped):
+    """`local` with first models that are given."""
+
+    def __init__(self, method: Method, starts: Mapping[int, Arrays]) -> None:
+        super().__init__(method)
+        self._starts = starts
+
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._starts[id(arguments[1])] if name == "init_client" else super()._call(name, arguments)
 
 
 class _Guarded(_Wrapped):
@@ -407,6 +484,11 @@ def _guard(argument: Any) -> Any:
         guarded.flags.writeable = False
         return guarded
     return argument
+
+
+def _same_state(one: Result, two: Result, than: str) -> None:
+    if not named.same(one.state, two.state):
+        raise CheckError(f"the server's state differs from that of {than}")
 
 
 def _same_result(one: Result, two: Result, than: str) -> None:

@@ -20,8 +20,9 @@ import typer
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 
 if TYPE_CHECKING:
-    from fedsolve.result import Result
-    from fedsolve.runtime.loop import Progress
+    from fedsolve.result import Result, Round
+    from fedsolve.runtime.checkpoint import Checkpoint
+    from fedsolve.runtime.loop import Progress, Report
 
 ROWS = 30  # clients shown in a table; the rest is in result.json
 PATIENCE = 2.0  # seconds before progress is shown
@@ -51,7 +52,8 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # typer turns Ctrl-C into this, without a word
-            print("fedsolve: stopped; nothing was written", file=sys.stderr)  # noqa: T201
+            what = " ".join(getattr(stop, "__notes__", [])) or "nothing was written"
+            print(f"fedsolve: stopped; {what}", file=sys.stderr)  # noqa: T201
         raise
 
 
@@ -145,9 +147,20 @@ def run_command(
     alone: Annotated[
         bool | None,
         typer.Option(
-            "--alone/--no-alone", help="Also train every client alone, to compare. Default: alone.", show_default=False
+            "--alone/--no-alone",
+            help="Also train every client alone, to compare. Default: alone, where that is closed form.",
+            show_default=False,
         ),
     ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Evaluate every N rounds, and after the last. Default: 1.", show_default=False),
+    ] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Every N rounds, write all it takes to go on into --out.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit.")] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Settings from a TOML file, or from the result.json of an earlier run."),
@@ -172,6 +185,7 @@ def run_command(
         "method": method, "data": data, "clients": clients, "partition": partition,
         "test": _share(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
         "participation": participation, "runtime": runtime, "alone": alone, "skip_broken": skip_broken,
+        "eval_every": eval_every,
     }  # fmt: skip
     if method is not None and method != values.get("method", Settings.method):
         for stale in ("set", "rounds"):  # they belonged to the file's method
@@ -181,8 +195,16 @@ def run_command(
     settings = replace(settings, set={**settings.set, **_assignments(assign or [])})
     if out is not None and out.exists() and not replaceable(out):
         raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
-    with _progress(quiet) as progress:
-        result = execute(settings, progress)
+    kept = _checkpoint(out, checkpoint, resume)
+    try:
+        with _progress(quiet) as (progress, report):
+            result = execute(settings, progress, report, kept)
+    except KeyboardInterrupt:
+        if kept is None or not kept.path.is_file():
+            raise
+        stop = SystemExit(130)
+        stop.add_note("the same command with --resume goes on")
+        raise stop from None
     saved = result.save(out or _free_place(result))
     if quiet:
         typer.echo(str(saved))
@@ -250,7 +272,7 @@ def predict_command(
     """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
     from fedsolve.predict import predict_file, write_predictions
 
-    with _progress(quiet=False) as progress:
+    with _progress(quiet=False) as (progress, _):
         found = predict_file(model, data, features=features, skip_broken=skip_broken, progress=progress)
     if out is not None:
         write_predictions(found, out)
@@ -307,7 +329,7 @@ def compare_command(
             said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
             typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}")
 
-    with _progress(quiet) as progress:
+    with _progress(quiet) as (progress, _):
         compare.compare(runs, out, told, progress)
         page = report.write([out], out / "report.html")
     typer.echo(str(page) if quiet else f"open {page}")
@@ -358,7 +380,7 @@ def reproduce_command(
         said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
         typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}", err=True)
 
-    with _progress(quiet=False) as progress:
+    with _progress(quiet=False) as (progress, _):
         outcome = recipes.reproduce(chosen, place, told, progress)
     typer.echo(outcome.markdown())
     typer.echo(f"saved in {place}: table.md, table.json, runs/", err=True)
@@ -400,6 +422,18 @@ def _run_in_short(found: Any) -> str:
         f"mean {_percent(accuracy['mean'])}  pooled {_percent(accuracy['pooled'])}  worst tenth "
         f"{_percent(accuracy['worst_decile'])}  {_size(sent)}  {found['seconds']['total']:.1f} s"
     )
+
+
+def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint | None:
+    if every is None and not resume:
+        return None
+    if out is None:
+        raise ParameterError("--checkpoint and --resume need --out, the folder to keep the state in")
+    if every is not None and every < 1:
+        raise ParameterError(f"--checkpoint takes a number of rounds of at least 1; got {every}")
+    from fedsolve.runtime.checkpoint import Checkpoint
+
+    return Checkpoint(out, every or 0, resume)
 
 
 def _share(text: str | None) -> float | str | None:
@@ -469,10 +503,13 @@ def _stem(data: str) -> str:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on a terminal, a line now and then in a log; neither before there is something to wait for."""
+def _progress(quiet: bool) -> Iterator[tuple[Progress | None, Report | None]]:
+    """A bar on a terminal, a line now and then in a log; neither before there is something to wait for.
+
+    And a line for each round, of methods that take several.
+    """
     if quiet:
-        yield None
+        yield None, None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -495,11 +532,31 @@ def _progress(quiet: bool) -> Iterator[Progress | None]:
             last = now
             typer.echo(f"{what}: {done} of {total}, {now - started:.0f} s", err=True)
 
+    def over(line: Round, rounds: int) -> None:
+        nonlocal last
+        if rounds == 1 or time.monotonic() - started < PATIENCE:
+            return
+        last = time.monotonic()
+        text = _round_line(line, rounds)
+        if terminal:
+            bar.console.print(text, highlight=False)
+        else:
+            typer.echo(text, err=True)
+
     try:
-        yield report
+        yield report, over
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _round_line(line: Round, rounds: int) -> str:
+    parts = [f"accuracy {_percent(line.accuracy)}"] * (line.accuracy is not None)
+    parts += [f"loss {line.loss:.4f}"] * (line.loss is not None)
+    parts += [f"{line.seconds:.1f} s", f"{_size(line.bytes_up)} up", f"{_size(line.bytes_down)} down"]
+    left = line.seconds * (rounds - line.round)
+    parts += [f"{left / 60:.0f} min left" if left >= 120 else f"{left:.0f} s left"]
+    return f"round {line.round} of {rounds}: {', '.join(parts)}"
 
 
 def _show(result: Result, saved: Path) -> None:

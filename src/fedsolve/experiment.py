@@ -18,15 +18,17 @@ from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
+from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.inprocess import run
-from fedsolve.runtime.loop import Progress
+from fedsolve.runtime.loop import Progress, Report
 
 RUNTIMES = ("local",)
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
 _TEXT = ((str,), "a text")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
     **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
-    **dict.fromkeys(("alone", "skip_broken"), ((bool,), "true or false")),
+    "skip_broken": ((bool,), "true or false"),
+    "alone": ((bool, type(None)), "true or false"),
     "set": ((Mapping,), "a table of parameters"),
     "test": ((int, float, str), "a number or a text"),
     "participation": ((int, float), "a number"),
@@ -50,7 +52,8 @@ class Settings:
     rounds: int | None = None  # None: the method's own
     participation: float = 1.0
     runtime: str = "local"
-    alone: bool = True  # also train every client alone, for comparison
+    alone: bool | None = None  # also train every client alone, to compare; None: where that is closed form
+    eval_every: int = 1  # rounds between two evaluations
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Settings:
@@ -134,25 +137,46 @@ def _class_counts(federation: Federation) -> dict[str, list[int]]:
     }
 
 
-def execute(settings: Settings, progress: Progress | None = None, *, prepared: Prepared | None = None) -> Result:
+def execute(
+    settings: Settings,
+    progress: Progress | None = None,
+    report: Report | None = None,
+    checkpoint: Checkpoint | None = None,
+    *,
+    prepared: Prepared | None = None,
+) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed."""
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
-    result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
-    resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
+    alone = settings.alone if settings.alone is not None else not method.processes
+    result = run(
+        method,
+        federation,
+        seed=settings.seed,
+        participation=settings.participation,
+        progress=progress,
+        report=report,
+        evaluate_every=settings.eval_every,
+        checkpoint=checkpoint,
+    )
+    chosen = parameters.values(method)
+    resolved = replace(settings, set=chosen, clients=len(federation.clients), rounds=method.rounds, alone=alone)
     result = replace(
         result,
         settings=asdict(resolved),
         data={**result.data, **ready.about},
         seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
-    if settings.alone and method.name != "local":
-        # With the method's own intercept, so that training alone differs in nothing but being alone.
-        own = methods.create("local", {"intercept": getattr(method, "intercept", False)})
-        result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress))
+    if alone and method.name != "local":
+        # With the method's own intercept or network, so that training alone differs in nothing but being alone.
+        takes = {name for name, _, _ in parameters.declared(methods.method_class("local"))}
+        same = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum") if method.processes else ("intercept",)
+        own = methods.create("local", {name: chosen[name] for name in same if name in takes & chosen.keys()})
+        last = settings.eval_every if not method.processes else own.rounds
+        result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress, evaluate_every=last))
     return result
 
 

@@ -47,6 +47,11 @@ class Method(Protocol):
         """How many times clients are asked to update."""
         return 1
 
+    @property
+    def processes(self) -> bool:
+        """Whether clients side by side need processes of their own: where Python does much, threads take turns."""
+        return False
+
     # --- server half ---
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The server's state before the first round: empty, unless a method says otherwise."""

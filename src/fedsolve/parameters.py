@@ -1,6 +1,6 @@
 """Hyper-parameters, declared once: domain, meaning, how to read one from text, how to refuse a wrong one.
 
-A method is a frozen dataclass whose fields are made with `number`, `flag` or `choice`; `check` in its
+A method is a frozen dataclass whose fields are made with `number`, `flag`, `choice` or `text`; `check` in its
 `__post_init__` then refuses every value outside the declared domain, and `assign` builds it from the
 `name=value` texts of the command line.
 """
@@ -24,7 +24,7 @@ class Domain:
     """The values a parameter may take, and what it means."""
 
     doc: str
-    kind: str  # "number", "integer", "flag" or "choice"
+    kind: str  # "number", "integer", "flag", "choice" or "text"
     low: float = -math.inf
     high: float = math.inf
     auto: bool = False
@@ -36,6 +36,8 @@ class Domain:
             return "true or false"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
+        if self.kind == "text":
+            return "a text"
         noun = "an integer" if self.kind == "integer" else "a finite number"
         if math.isfinite(self.low) and math.isfinite(self.high):
             noun += f" from {self.low:g} to {self.high:g}"
@@ -51,6 +53,8 @@ class Domain:
             return isinstance(value, bool)
         if self.kind == "choice":
             return value in self.choices
+        if self.kind == "text":
+            return isinstance(value, str)
         if self.auto and value == "auto":
             return True
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind == "integer" else Real):
@@ -64,7 +68,7 @@ class Domain:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
                 text.lower(), text
             )
-        if self.kind == "choice" or (self.auto and text == "auto"):
+        if self.kind in ("choice", "text") or (self.auto and text == "auto"):
             return text
         try:
             return int(text) if self.kind == "integer" else float(text)
@@ -94,6 +98,11 @@ def flag(default: bool, doc: str) -> Any:
 def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
     """A dataclass field that is one of a few words."""
     return field(default=default, metadata={_KEY: Domain(doc, "choice", choices=choices)})
+
+
+def text(default: str, doc: str) -> Any:
+    """A dataclass field that is a text; what it may say, the method checks itself."""
+    return field(default=default, metadata={_KEY: Domain(doc, "text")})
 
 
 def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 
 FORMAT = 1
+CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ class Round:
     bytes_down: int
     seconds: float
     missing: tuple[str, ...] = ()  # clients that were not part of it
+    loss: float | None = None  # mean training loss, where clients send it
+
+    def json(self) -> dict[str, Any]:
+        """As it stands in result.json, without a loss where there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "loss" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,7 @@ class Result:
             "rounds": self.rounds,
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
-            "history": [asdict(line) for line in self.history],
+            "history": [line.json() for line in self.history],
             "server": server,
             "versions": versions(),
             "data": dict(self.data),
@@ -252,15 +259,15 @@ class _SavedModels(Mapping[str, Model]):
 
 
 def replaceable(target: Path) -> bool:
-    """Whether a place may be written over: an empty folder or an earlier result."""
+    """Whether a place may be written over: an empty folder, an earlier result or a checkpoint."""
     if not target.is_dir():
         return False
     held = {path.name for path in target.iterdir()}
-    if not held:
+    if held <= {CHECKPOINT}:
         return True
     models = target / "models"
     strange = [path for path in models.iterdir() if path.suffix != ".safetensors"] if models.is_dir() else []
-    if strange or not held <= {"result.json", "state.safetensors", "models"}:
+    if strange or not held <= {"result.json", "state.safetensors", "models", CHECKPOINT}:
         return False
     try:
         return bool(json.loads((target / "result.json").read_text())["format"] == FORMAT)
@@ -271,4 +278,5 @@ def replaceable(target: Path) -> bool:
 def versions() -> dict[str, str]:
     """What computed the result."""
     packages = ("fedsolve", "numpy", "scipy", "scikit-learn", "safetensors")
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    used = ("torch",) if "torch" in sys.modules else ()
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in (*packages, *used)}

@@ -131,7 +131,7 @@ def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> N
 def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--method", "fedhp")
     assert done.returncode == 2
-    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
+    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
     assert listing(tmp_path) == {}
 
 
@@ -294,7 +294,8 @@ def test_another_method_drops_the_parameters_of_the_file(command: Command, tmp_p
     assert command(*FAST, "--out", "one", "--clients", "4", "--set", "alpha=3").code == 0
     assert command(*FAST, "--out", "two", "--config", "one/result.json", "--method", "local").code == 0
     found = figures(tmp_path / "two")["settings"]
-    assert (found["method"], found["clients"], found["set"]) == ("local", 4, {"ridge": "auto", "intercept": False})
+    assert (found["method"], found["clients"], found["set"]["ridge"]) == ("local", 4, "auto")
+    assert "alpha" not in found["set"]
 
 
 def test_files_go_to_a_folder_with_their_name(command: Command, tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ def test_methods_shows_one_with_its_parameters(command: Command) -> None:
 def test_methods_refuses_an_unknown_one(command: Command) -> None:
     done = command("methods", "fedhp")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedprior'?\n"
+    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
 
 
 # --- predict ---
@@ -460,7 +461,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
     ("arguments", "wanted"),
     [
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
-        ("--method nothing-like-it", "known: afl, apfl, fedhip, fedprior, local"),
+        ("--method nothing-like-it", "known: afl, apfl, ditto, fedala, fedapa, fedavg"),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),
         ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),
@@ -655,3 +656,92 @@ def test_feature_maps_from_the_command_line(command: Command, tmp_path: Path) ->
     model = fs.load_model(tmp_path / "out" / "models" / "global.safetensors")
     assert model.arrays["weight"].shape == (80, 10)
     assert model.predict(np.zeros((2, 64))).shape == (2,)
+
+
+# --- gradient methods ---
+
+NETWORK = ("--clients", "4", "--method", "fedavg", "--set", "model=mlp:8", "--set", "epochs=1", "--rounds", "4")
+
+
+def test_checkpoint_and_resume_from_the_command_line(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    whole = command("run", "--quiet", *NETWORK, "--out", "whole")
+    assert whole.code == 0
+    kept = fs.run  # a run that is stopped behind its third round leaves what it wrote at the second
+
+    class Stop(Exception):
+        pass
+
+    def stops(*arguments: Any, **settings: Any) -> Any:
+        def report(line: Any, rounds: int) -> None:
+            if line.round == 3:
+                raise Stop
+
+        return kept(*arguments, **{**settings, "report": report})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedsolve.experiment.run", stops)
+        patch.setattr(sys, "argv", ["fedsolve", "run", "--quiet", *NETWORK, "--out", "out", "--checkpoint", "2"])
+        with pytest.raises(Stop):
+            cli.main()
+    assert os.listdir(tmp_path / "out") == ["checkpoint.safetensors"]
+    other = command("run", "--quiet", *NETWORK, "--out", "out", "--resume", "--set", "lr=0.5")
+    assert other.code == 2
+    assert "set lr was 0.01 and is 0.5" in other.err
+    assert command("run", "--quiet", *NETWORK, "--out", "out", "--resume").code == 0
+    one, two = figures(tmp_path / "whole"), figures(tmp_path / "out")
+    assert one["clients"] == two["clients"]
+    assert (tmp_path / "whole/state.safetensors").read_bytes() == (tmp_path / "out/state.safetensors").read_bytes()
+    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--checkpoint", "2"), "need --out"),
+        (("--resume",), "need --out"),
+        (("--resume", "--out", "nowhere"), "nothing to resume in nowhere"),
+        (("--checkpoint", "0", "--out", "x"), "at least 1; got 0"),
+        (("--eval-every", "0"), "eval-every must be an integer of at least 1"),
+    ],
+)
+def test_checkpoints_that_cannot_be_are_refused(command: Command, options: tuple[str, ...], words: str) -> None:
+    found = command("run", "--quiet", "--clients", "3", *options)
+    assert found.code == 2
+    assert words in found.err
+
+
+def test_a_line_for_each_round(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cli, "PATIENCE", 0.0)
+    found = command("run", *NETWORK, "--alone", "--eval-every", "2", "--out", "out")
+    assert found.code == 0
+    lines = [line for line in found.err.splitlines() if " of 4: " in line]
+    assert lines[0].startswith("round 1 of 4: loss ")
+    assert lines[1].startswith("round 2 of 4: accuracy ")
+    assert "up" in lines[1]
+    assert "left" in lines[1]
+    assert "alone" in found.out
+
+
+def test_without_torch_the_way_out_is_said_and_methods_are_listed(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class NoTorch:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'torch': raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
+        "from fedsolve.cli import main\n"
+        "sys.argv = ['fedsolve', *sys.argv[1:]]\n"
+        "main()"
+    )
+
+    def shell_without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    listed = shell_without_torch("methods", "fedapa")
+    assert listed.returncode == 0, listed.stderr
+    refused = shell_without_torch("run", "--method", "fedavg", "--clients", "3")
+    assert refused.returncode == 2
+    assert "pip install 'fedsolve[torch]'" in refused.stderr

@@ -261,7 +261,7 @@ def _torch(where: str, output: str, pool: str) -> Opened:
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is old, but many have it
-                module = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+                module = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as error:
         raise DataError(
             f"{where} is damaged, or neither TorchScript nor an exported program (.pt2) "

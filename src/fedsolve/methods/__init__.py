@@ -16,6 +16,13 @@ CATALOGUE: dict[str, str] = {
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
     "apfl": "fedsolve.methods.apfl:APFL",
     "fedprior": "fedsolve.methods.fedprior:FedPrior",
+    "fedavg": "fedsolve.methods.fedavg:FedAvg",
+    "fedavg-ft": "fedsolve.methods.fedavg_ft:FedAvgFT",
+    "fedprox": "fedsolve.methods.fedprox:FedProx",
+    "fedprox-ft": "fedsolve.methods.fedprox_ft:FedProxFT",
+    "ditto": "fedsolve.methods.ditto:Ditto",
+    "fedala": "fedsolve.methods.fedala:FedALA",
+    "fedapa": "fedsolve.methods.fedapa:FedAPA",
 }
 
 

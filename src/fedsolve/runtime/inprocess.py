@@ -1,27 +1,31 @@
-"""All clients in this process, side by side in threads. Messages pass through bytes as on a network."""
+"""All clients on this machine, side by side in threads or forked processes. Messages pass through bytes."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 
 from threadpoolctl import threadpool_limits
 
 from fedsolve import parameters
-from fedsolve.arrays import Arrays, take
-from fedsolve.codec import Bytes
+from fedsolve.arrays import Array, Arrays, take, under
+from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Federation, Samples
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
-from fedsolve.runtime.loop import Inbox, Progress, Request, Tick, correct, drive, handle
+from fedsolve.runtime import processes
+from fedsolve.runtime.checkpoint import Checkpoint
+from fedsolve.runtime.loop import Inbox, Progress, Report, Request, Tick, correct, drive, handle
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -62,7 +66,7 @@ class InProcess:
         self._method, self._federation = method, federation
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
-        self._memory: dict[str, Arrays] = {}
+        self.memory: dict[str, Arrays] = {}  # of each client that was asked
         self._last: tuple[Bytes, Request] | None = None
         tests = Counter(id(client.test) for client in federation.clients.values())
         self._common = {key for key, holders in tests.items() if holders > 1}  # a test set that several clients share
@@ -75,7 +79,7 @@ class InProcess:
 
     def model(self, name: str) -> Arrays:
         """The model that a client keeps."""
-        return take("model", self._memory[name])
+        return take("model", self.memory[name])
 
     def ask(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick) -> None:
         """Ask clients in batches, side by side.
@@ -83,9 +87,14 @@ class InProcess:
         Batches depend on the number of clients alone and merge in order, so that sums have the same bits whatever the
         number of workers.
         """
+        forks = getattr(self._method, "processes", False)
+        workers = min(self._workers, len(self._present))
+        if forks and workers > 1 and processes.can_fork():
+            self._ask_forked(requests, inbox, tick, workers)
+            return
         tasks = ((name, self._read(data)) for name, data in requests)
         done = 0
-        if len(self._present) < FEW_CLIENTS:
+        if forks or len(self._present) < FEW_CLIENTS:
             for task in tasks:
                 inbox.merge(self._gather([task], inbox.empty()))
                 tick(done := done + 1)
@@ -111,6 +120,25 @@ class InProcess:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
+    def _ask_forked(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick, workers: int) -> None:
+        """Each client in one of several processes; what it remembers comes back with its answer."""
+
+        def work(name: str, data: Bytes) -> list[Bytes]:
+            request = self._read(data)
+            answer = self._handle(name, request)
+            return [_pack(self.memory[name], request.message), answer]
+
+        def size(name: str) -> int:
+            return len(self._federation.clients[name].train)
+
+        with _ONE_THREAD, closing(processes.in_order(iter(requests), work, size, workers)) as answers:
+            for done, (name, data, (memory, answer)) in enumerate(answers, start=1):
+                self.memory[name] = _unpack(memory, self._read(data).message)
+                alone = inbox.empty()
+                alone.put(name, answer)
+                inbox.merge(alone)
+                tick(done)
+
     def _gather(self, batch: Sequence[tuple[str, Request]], inbox: Inbox) -> Inbox:
         for name, request in batch:
             inbox.put(name, self._handle(name, request))
@@ -133,19 +161,39 @@ class InProcess:
 
     def _read(self, data: Bytes) -> Request:
         """Decoded once for all clients that are sent the same bytes; decoded arrays are read-only."""
-        if self._last is None or self._last[0] is not data:
+        if self._last is None or (self._last[0] is not data and self._last[0] != data):
             self._last = (data, Request.read(data))
         return self._last[1]
 
     def _handle(self, name: str, request: Request) -> Bytes:
         client = self._federation.clients[name]
-        memory = self._memory.get(name)
+        memory = self.memory.get(name)
         try:
             task = self._federation.task
-            self._memory[name], answer = handle(self._method, task, client, memory, request, self._correct)
+            self.memory[name], answer = handle(self._method, task, client, memory, request, self._correct)
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
+
+
+def _pack(memory: Arrays, message: Arrays) -> Bytes:
+    """A client's memory, with arrays that are those of the message, or stand there twice, mentioned by name only."""
+    places = {id(array): f"message/{name}" for name, array in message.items()}
+    distinct: dict[str, Array] = {}
+    same: dict[str, str] = {}
+    for name, array in memory.items():
+        if id(array) in places:
+            same[name] = places[id(array)]
+        else:
+            places[id(array)], distinct[name] = f"memory/{name}", array
+    return encode(distinct, {"same": json.dumps(same)})
+
+
+def _unpack(data: Bytes, message: Arrays) -> Arrays:
+    """The inverse of `_pack`: one array for all names that it has."""
+    memory, head = read(data, "a worker's answer")
+    known = under("message", message) | under("memory", memory)
+    return memory | {name: known[place] for name, place in json.loads(head["same"]).items()}
 
 
 def run(
@@ -157,11 +205,16 @@ def run(
     absent: Collection[str] = (),
     workers: int = 0,
     progress: Progress | None = None,
+    report: Report | None = None,
+    evaluate_every: int = 1,
+    checkpoint: Checkpoint | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads (0: one a core); it changes the time, never the result.
+    `workers` is the number of threads or processes (0: one a core); it changes the time, never the result. `report` is
+    told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
+    run goes, and gone on from where one was asked to be resumed.
     """
     if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
@@ -175,16 +228,32 @@ def run(
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")
     started = time.perf_counter()
     transport = InProcess(method, federation, absent=absent, workers=workers)
-    outcome = drive(method, federation.task, transport, seed=seed, participation=participation, progress=progress)
+    settings = {
+        "method": method.name,
+        "set": parameters.values(method),
+        "seed": seed,
+        "participation": participation,
+    }
+    resume = None
+    if checkpoint is not None:
+        checkpoint = checkpoint.about(settings, federation.fingerprint, absent)
+        resume, transport.memory = checkpoint.resumed()
+    outcome = drive(
+        method,
+        federation.task,
+        transport,
+        seed=seed,
+        participation=participation,
+        progress=progress,
+        report=report,
+        evaluate_every=evaluate_every,
+        resume=resume,
+        keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
+    )
     task = federation.task
     return Result(
         method=method.name,
-        settings={
-            "method": method.name,
-            "set": parameters.values(method),
-            "seed": seed,
-            "participation": participation,
-        },
+        settings=settings,
         clients=outcome.clients,
         history=outcome.history,
         seconds=Seconds(**outcome.seconds, total=time.perf_counter() - started),

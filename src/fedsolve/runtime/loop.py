@@ -24,6 +24,7 @@ from fedsolve.rng import derive
 
 Kind: TypeAlias = Literal["update", "evaluate"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 Tick: TypeAlias = Callable[[int], None]  # how many are done
 
 
@@ -173,6 +174,17 @@ class Outcome:
     seconds: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """All the server knows between two rounds: a run goes on from here as if it had never stopped."""
+
+    round: int  # the last one that is over
+    state: Arrays
+    history: tuple[Round, ...]
+    lost: frozenset[str]  # clients whose last reply did not arrive
+    seconds: Mapping[str, float]
+
+
 def drive(
     method: Method,
     task: Task,
@@ -182,20 +194,27 @@ def drive(
     participation: float = 1.0,
     tolerate: bool = False,
     progress: Progress | None = None,
+    report: Report | None = None,
+    evaluate_every: int = 1,
+    resume: Snapshot | None = None,
+    keep: Callable[[Snapshot], None] | None = None,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
     `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
-    nonsense is left out and listed as missing; without, the run stops and names it.
+    nonsense is left out and listed as missing; without, the run stops and names it. Clients are evaluated after each
+    round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
+    is given all it takes to go on behind it, and `resume` is what `keep` was given once.
     """
     if not 0 < participation <= 1:
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
-    clock = _Clock()
-    state = method.init_server(task, derive(seed, "server"))
-    history: list[Round] = []
-    lost: set[str] = set()  # clients whose last reply did not arrive
+    if isinstance(evaluate_every, bool) or not isinstance(evaluate_every, int) or evaluate_every < 1:
+        raise ParameterError(f"eval-every must be an integer of at least 1; got {evaluate_every!r}")
+    start = resume or Snapshot(0, method.init_server(task, derive(seed, "server")), (), frozenset(), {})
+    clock = _Clock(start.seconds)
+    state, history, lost = start.state, list(start.history), set(start.lost)
     results: dict[str, ClientResult] = {}
-    for number in range(1, method.rounds + 1):
+    for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
@@ -215,7 +234,8 @@ def drive(
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost))
         tallies = Tallies(tolerate)
-        transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
+        if number % evaluate_every == 0 or number == method.rounds:
+            transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         results = tallies.clients
         clock.lap("evaluate")
         history.append(
@@ -226,8 +246,13 @@ def drive(
                 bytes_down=post.sent + (final.sent if number == method.rounds else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
+                loss=float(state["loss"]) if "loss" in state else None,
             )
         )
+        if report:
+            report(history[-1], method.rounds)
+        if keep:
+            keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
     shared = method.shared(method.message(state, min(results, default="")))
     ordered = {name: results[name] for name in sorted(results)}
     return Outcome(state, shared, ordered, tuple(history), clock.seconds)
@@ -397,8 +422,8 @@ def _read_tally(tally: Arrays) -> ClientResult:
 class _Clock:
     """Seconds by what they were spent on."""
 
-    def __init__(self) -> None:
-        self.seconds = {"clients": 0.0, "server": 0.0, "evaluate": 0.0}
+    def __init__(self, before: Mapping[str, float]) -> None:
+        self.seconds = {"clients": 0.0, "server": 0.0, "evaluate": 0.0, **before}
         self._last = time.perf_counter()
 
     def lap(self, what: str) -> None:

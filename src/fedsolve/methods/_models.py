@@ -1,0 +1,135 @@
+"""The networks that gradient methods train, by name. Each is a body and a head; which is which, the network says.
+
+A network takes float32 tensors: images as (samples, channels, height, width), anything else as (samples, numbers).
+An own one is `package.module:factory`: `factory(shape, classes)` is called with the shape of one sample, (channels,
+height, width) or (numbers,), and returns a `torch.nn.Module` that gives one score a class. Its head is its submodule
+called `head`, or else the last of its modules that has parameters of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from fedsolve.errors import ParameterError
+
+Shape = tuple[int, ...]
+
+
+def build(spec: str, shape: Shape, classes: int) -> nn.Module:
+    """The network that a text stands for, with weights drawn from torch's generator."""
+    kind, _, argument = spec.partition(":")
+    if kind in _ZOO:
+        widths = tuple(int(width) for width in argument.split(",")) if argument else ()
+        return _ZOO[kind](shape, classes, widths)
+    return _own(spec, kind, argument, shape, classes)
+
+
+def head_names(module: nn.Module) -> frozenset[str]:
+    """The tensors of the head, by their names in the state dict; those of the body are the others."""
+    prefix = "head" if isinstance(getattr(module, "head", None), nn.Module) else layers(module)[-1]
+    return frozenset(name for name in module.state_dict() if name.startswith(prefix + "."))
+
+
+def layers(module: nn.Module) -> list[str]:
+    """The modules with parameters of their own, from the input to the output (in the order they are registered in)."""
+    return [name for name, child in module.named_modules() if next(child.parameters(recurse=False), None) is not None]
+
+
+def _body_and_head(body: nn.Module, head: nn.Linear) -> nn.Module:
+    return nn.Sequential(OrderedDict(body=body, head=head))
+
+
+def _lr(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    """Softmax regression: a linear head on the inputs, or on frozen features where there is a feature map."""
+    return _body_and_head(nn.Flatten(), nn.Linear(_count(shape), classes))
+
+
+def _mlp(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    body: list[nn.Module] = [nn.Flatten()]
+    sizes = (_count(shape), *widths)
+    for before, after in pairwise(sizes):
+        body += [nn.Linear(before, after), nn.ReLU()]
+    return _body_and_head(nn.Sequential(*body), nn.Linear(sizes[-1], classes))
+
+
+def _lenet5(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    """LeCun et al. 1998 as FedAPA has it: 6 and 16 channels, then 120 and 84; 62k numbers for 3 x 32 x 32."""
+    channels, height, width = _image(shape, "lenet5", 5, 5)
+    body = nn.Sequential(
+        *_convolution(channels, 6, 5),
+        *_convolution(6, 16, 5),
+        nn.Flatten(),
+        nn.Linear(16 * height * width, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+    )
+    return _body_and_head(body, nn.Linear(84, classes))
+
+
+def _cnn(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    """Small convolutions of 3 x 3, each followed by pooling, and one hidden layer of 64."""
+    widths = widths or (16, 32)
+    channels, height, width = _image(shape, "cnn", *[3] * len(widths))
+    body: list[nn.Module] = []
+    for before, after in pairwise((channels, *widths)):
+        body += _convolution(before, after, 3)
+    body += [nn.Flatten(), nn.Linear(widths[-1] * height * width, 64), nn.ReLU()]
+    return _body_and_head(nn.Sequential(*body), nn.Linear(64, classes))
+
+
+def _convolution(before: int, after: int, size: int) -> list[nn.Module]:
+    # The largest of four is positive where any is: pooling first gives the same values and a quarter of the work.
+    return [nn.Conv2d(before, after, size), nn.MaxPool2d(2), nn.ReLU(inplace=True)]
+
+
+def _image(shape: Shape, name: str, *kernels: int) -> Shape:
+    """Channels of the input, and the sides of what convolutions with pooling leave of it."""
+    height, width = shape[-2:] if len(shape) == 3 else (0, 0)
+    for kernel in kernels:
+        height, width = (height - kernel + 1) // 2, (width - kernel + 1) // 2
+    if len(shape) != 3 or height < 1 or width < 1:
+        got = f"{len(shape)}-dimensional inputs" if len(shape) != 3 else f"{shape[1]} x {shape[2]}"
+        raise ParameterError(
+            f"parameter 'model': {name} takes images, (height, width) or (height, width, channels), "
+            f"that are large enough for its layers; got {got}; try mlp:128,64"
+        )
+    return shape[0], height, width
+
+
+def _count(shape: Shape) -> int:
+    count = 1
+    for side in shape:
+        count *= side
+    return count
+
+
+def _own(spec: str, module: str, name: str, shape: Shape, classes: int) -> nn.Module:
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ParameterError(f"parameter 'model': cannot find {spec!r} ({error})") from error
+    made = factory(shape, classes)
+    if not isinstance(made, nn.Module) or not layers(made):
+        kind = type(made).__name__
+        raise ParameterError(f"parameter 'model': {spec} must return a torch.nn.Module with parameters; got {kind}")
+    with torch.no_grad():
+        scores: Tensor = made.eval()(torch.zeros(2, *shape))
+    if not isinstance(scores, Tensor) or scores.shape != (2, classes):
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ParameterError(f"parameter 'model': {spec} must give scores of shape (samples, {classes}); got {got}")
+    return made
+
+
+_ZOO: dict[str, Callable[[Shape, int, Shape], nn.Module]] = {
+    "lr": _lr,
+    "mlp": _mlp,
+    "lenet5": _lenet5,
+    "cnn": _cnn,
+}

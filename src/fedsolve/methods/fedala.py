@@ -1,0 +1,92 @@
+"""FedALA: each client blends the global model into its own, element by element, before it trains.
+
+Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023. With w_k the client's
+model and w the global one, training starts at v = w_k + (w - w_k) W in the top layers and at w below them. The weights
+W start at one, stay between 0 and 1 and descend on the loss at v, on a share of the client's data: until the loss has
+settled when they are first learnt, then one pass a round. In a client's first round there is nothing to blend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedsolve import parameters
+from fedsolve.arrays import Array, Arrays, take, under
+from fedsolve.data.federation import Samples, Task
+from fedsolve.method import Method
+from fedsolve.methods import _sgd
+
+SETTLED = 0.1  # standard deviation of the last ten losses, as in the paper
+MOST_PASSES = 50  # where the loss does not settle
+
+
+@dataclass(frozen=True)
+class FedALA(_sgd.Training, Method):
+    """FedAvg whose clients start from a learnt blend of the global model and their own; the trained model is theirs."""
+
+    name: ClassVar[str] = "fedala"
+    paper: ClassVar[str] = "Zhang et al., FedALA, AAAI 2023"
+    sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    laws: ClassVar[frozenset[str]] = frozenset({"fedavg-at-eta-0"})
+
+    eta: float = parameters.number(1.0, "learning rate of the blend; 0: it stays the global model, as FedAvg", low=0)
+    layers: int = parameters.number(1, "how many layers are blended, from the top", low=1, integer=True)
+    sample: float = parameters.number(0.8, "share of the client's data that the blend is learnt on", low=0.01, high=1)
+
+    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+        """The first global model."""
+        from fedsolve.methods import _torch
+
+        return _sgd.packed(_torch.initial(self.model, task, rng))
+
+    def message(self, state: Arrays, client: str) -> Arrays:
+        """The global model."""
+        return _sgd.sent(state)
+
+    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+        """The mean over those that answered."""
+        return _sgd.average(state, replies)
+
+    def update(
+        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
+    ) -> tuple[Arrays, Arrays]:
+        """Learn the blend, then train from it."""
+        from fedsolve.methods import _torch
+
+        aside = rng.spawn(1)[0]  # so that training draws as FedAvg's does
+        shared = _sgd.unpacked(message)
+        own, weights = take("model", private), take("blend", private)
+        begin = shared
+        if own:
+            first = not weights
+            if first:
+                top = _torch.top_layers(self.model, task, self.layers)
+                weights = {name: np.ones_like(shared[name]) for name in sorted(top)}
+            weights, begin = _torch.learn_blend(
+                self, own, shared, weights, task, self._some(train, aside), aside,
+                eta=self.eta, passes=MOST_PASSES if first else 1, settled=SETTLED,
+            )  # fmt: skip
+        trained, loss = _torch.train(self, begin, task, train, rng)
+        return {**under("model", trained), **under("blend", weights)}, _sgd.weighted(trained, loss, len(train))
+
+    def _some(self, train: Samples, rng: np.random.Generator) -> Samples:
+        count = max(1, round(self.sample * len(train)))
+        rows = np.sort(rng.choice(len(train), count, replace=False))
+        return Samples(train.inputs[rows], train.labels[rows])
+
+    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+        """The client's trained model; the global one for a client that never took part."""
+        return take("model", private) or _sgd.unpacked(message)
+
+    def shared(self, message: Arrays) -> Arrays | None:
+        """The global model."""
+        return _sgd.unpacked(message)
+
+    def predict(self, model: Arrays, inputs: Array) -> Array:
+        """Scores of the network."""
+        from fedsolve.methods import _torch
+
+        return _torch.scores(self.model, model, inputs)

@@ -1,0 +1,252 @@
+"""FedAPA: the server learns whom each client listens to, and mixes a body for each of them.
+
+Sun et al., "FedAPA: Server-side Gradient-Based Adaptive Personalized Aggregation for Federated Learning on
+Heterogeneous Data", IJCAI 2025. Client i is sent the mixture m_i = sum_j a_ij theta_j (5), trains it to theta_i
+together with a head of its own, which never leaves it, and sends theta_i back. With D_i = theta_i - m_i (6) the row a_i
+descends on |D_i|^2 / 2,
+
+    a_i <- a_i + eta Theta' D_i,
+
+where (7) as printed has a minus and ascends. Then (1) weights are clipped to [0, 1], (2) the client's own weight is set
+to mu, (3) the row is normalised to sum to one. Rounds are synchronous: everybody is mixed from the same models.
+
+What is ours: the paper divides the whole row by its sum, so that a client's own weight ends as mu / (mu + others),
+anywhere between 0 and 1. `normalise=exact` scales the others to 1 - mu, so that it is mu. A row with no others is the
+client alone in both. `centred` takes the gradient through that normalisation, Theta' D_i with the mean of what the
+client listens to taken off every theta_j; as printed, what all models have in common decides.
+`scaled` divides it by |D_i|^2, so that eta has the same meaning for every network and every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve import parameters
+from fedsolve.arrays import Array, Arrays, Float, take, under
+from fedsolve.data.federation import Samples, Task
+from fedsolve.errors import ParameterError
+from fedsolve.method import Method, Plan
+from fedsolve.methods import _sgd
+
+_PARTS = ("model", "buffer")  # a reply: parameters, and buffers, which are mixed but not descended on
+
+
+@dataclass(frozen=True)
+class FedAPA(_sgd.Training, Method):
+    """A body for each client, mixed from everybody's with weights that the server learns; heads stay with clients."""
+
+    name: ClassVar[str] = "fedapa"
+    paper: ClassVar[str] = "Sun et al., FedAPA, IJCAI 2025"
+    sends: ClassVar[str] = "the body of its trained model, its training loss and its number of samples"
+    laws: ClassVar[frozenset[str]] = frozenset({"local-at-eta-0", "alone-is-local"})
+
+    eta: float = parameters.number(0.01, "learning rate of the weights", low=0)
+    mu: float = parameters.number(0.5, "weight of the client's own model in its mixture", low=0, high=1)
+    start: str = parameters.choice("even", ("even", "self"), "first weights: mu and the rest even, or all on oneself")
+    own: bool = parameters.flag(True, "set the client's own weight to mu; false: learn it like the others")
+    centred: bool = parameters.flag(True, "descend through the normalisation; false: on the bare sum, as the paper")
+    scaled: bool = parameters.flag(True, "divide the gradient by the squared length of the client's change")
+    momentum: float = parameters.number(0.0, "momentum of the weights; the official code: 0.9", low=0, high=1)
+    clip: bool = parameters.flag(True, "keep weights between 0 and 1")
+    normalise: str = parameters.choice(
+        "exact", ("exact", "paper", "none"), "others sum to 1 - mu; or the row is divided by its sum; or nothing"
+    )
+    share: str = parameters.choice("body", ("body", "all"), "what is mixed: the body of the network, or all of it")
+
+    # --- server half ---
+    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+        """The first model, and nobody in the matrix of weights."""
+        from fedsolve.methods import _torch
+
+        model = _torch.initial(self.model, task, rng)
+        return {**under("start", self._parted(model, task)), **_names([]), "weights": np.empty((0, 0))}
+
+    def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
+        """Everybody, and the server keeps a body for each."""
+        return Plan(tuple(clients), "collect")
+
+    def message(self, state: Arrays, client: str) -> Arrays:
+        """The client's mixture; for a client that never answered, the first model, with the head it starts from."""
+        names = _clients(state)
+        start = take("start", state)
+        if client not in names:
+            return start
+        row = state["mixed"][names.index(client)]
+        return {_sgd.CLASSES: start[_sgd.CLASSES], **_named(row, start)}
+
+    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+        """The weights learn from what the clients made of their mixtures; then everybody is mixed anew."""
+        start = take("start", state)
+        answered = sorted({name.partition("/")[0] for name in replies})
+        before = _clients(state)
+        names = sorted({*before, *answered})
+        here, old = np.searchsorted(names, answered), np.searchsorted(names, before)
+        # Newcomers were sent the first model, whatever their row says: all columns were equal then.
+        first, size = _row(start, start), _parameters(start)
+        bodies, mixed = (np.tile(first, (len(names), 1)) for _ in range(2))
+        weights, speed = self._first_weights(len(names)), np.zeros((len(names), len(names)))
+        if before:
+            bodies[old], mixed[old] = state["bodies"], state["mixed"]
+            weights = self._widened(weights, state["weights"], old)
+            if self.momentum:
+                speed[np.ix_(old, old)] = state["speed"]
+        trained = np.stack([_row(take(client, replies), start) for client in answered])
+        gradient = self._gradient(weights[here], here, bodies[:, :size], mixed[here, :size], trained[:, :size])
+        speed[here] = self.momentum * speed[here] - gradient
+        weights[here] = self._settled(weights[here] + self.eta * speed[here], here) if self.eta else weights[here]
+        bodies[here] = trained
+        counts = np.array([int(replies[f"{client}/count"]) for client in answered])
+        losses = np.array([float(replies[f"{client}/loss"]) for client in answered])
+        return {
+            **under("start", start),
+            **_names(names),
+            "weights": weights,
+            "bodies": bodies,
+            "mixed": weights.astype(np.float32) @ bodies,
+            "loss": np.array(float(counts @ losses) / float(counts.sum())),
+            **({"speed": speed} if self.momentum else {}),
+        }
+
+    def _first_weights(self, count: int) -> Float:
+        if self.start == "self" or count == 1:
+            return np.eye(count)
+        return np.where(np.eye(count) > 0, self.mu, (1.0 - self.mu) / (count - 1))
+
+    def _widened(self, weights: Float, known: Float, old: NDArray[Any]) -> Float:
+        """First weights, with the rows of those that were there before; newcomers get the share they start with."""
+        count, before = len(weights), len(known)
+        if before == 1:
+            return weights  # a client alone had nobody to weigh
+        kept = (before - 1) / (count - 1) if self.start == "even" else 1.0
+        own = np.diag(np.diag(known))
+        others = (known - own).sum(1)
+        weights = weights.copy()
+        weights[old] = (others * (1.0 - kept) / max(1, count - before))[:, None]
+        weights[np.ix_(old, old)] = own + kept * (known - own)
+        return weights
+
+    def _gradient(
+        self, weights: Float, own: NDArray[Any], bodies: Array, mixed: Array, trained: Array
+    ) -> NDArray[np.float64]:
+        """Of |D_i|^2 / 2 with respect to the row of each client i that answered: -Theta' D_i."""
+        change = trained - mixed
+        inner = (change @ bodies.T).astype(np.float64)
+        if self.centred:
+            # d/da_j of sum_j a_j theta_j / sum_j a_j is theta_j minus that mean; of the others, where the own weight is
+            # apart. A client that listens to nobody is where it is itself.
+            listened = weights.copy()
+            if self.own and self.normalise == "exact":
+                listened[np.arange(len(own)), own] = 0.0
+            total = listened.sum(1, keepdims=True)
+            alone = ~(total > 0)
+            mean = np.where(alone, inner[np.arange(len(own)), own][:, None], 0.0)
+            inner -= np.where(alone, mean, (listened * inner).sum(1, keepdims=True) / np.where(alone, 1.0, total))
+        if self.scaled:
+            inner /= np.maximum(np.einsum("ij,ij->i", change, change, dtype=np.float64), 1e-30)[:, None]
+        return -inner
+
+    def _settled(self, rows: Float, own: NDArray[Any]) -> Float:
+        """Clipping, own weight, normalisation, as in Algorithm 1."""
+        rows = np.clip(rows, 0.0, 1.0) if self.clip else rows.copy()
+        place = (np.arange(len(own)), own)
+        if self.own:
+            rows[place] = self.mu
+        if self.normalise == "none":
+            return rows
+        alone = np.zeros_like(rows)
+        alone[place] = 1.0
+        if self.own and self.normalise == "exact":
+            others = rows * (1.0 - alone)
+            total = others.sum(1, keepdims=True)
+            scaled = others * ((1.0 - self.mu) / np.where(total > 0, total, 1.0)) + self.mu * alone
+            return np.where(total > 0, scaled, alone)
+        total = rows.sum(1, keepdims=True)
+        return np.where(total > 0, rows / np.where(total > 0, total, 1.0), alone)
+
+    # --- client half ---
+    def update(
+        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
+    ) -> tuple[Arrays, Arrays]:
+        """Train the mixture under the client's own head."""
+        from fedsolve.methods import _torch
+
+        trained, loss = _torch.train(self, self._whole(private, message), task, train, rng)
+        parts = self._parted(trained, task)
+        sent = {name: array for name, array in parts.items() if name.partition("/")[0] in _PARTS}
+        return trained, {**sent, "loss": np.array(loss), "count": np.array(len(train))}
+
+    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+        """The model as the client trained it; the first one for a client that never took part."""
+        return private or self._whole(private, message)
+
+    def predict(self, model: Arrays, inputs: Array) -> Array:
+        """Scores of the network."""
+        from fedsolve.methods import _torch
+
+        return _torch.scores(self.model, model, inputs)
+
+    def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
+        """A model as what is mixed ("model/", "buffer/"), the head ("head/") and the number of classes."""
+        from fedsolve.methods import _torch
+
+        trained = _torch.parameter_names(self.model, task)
+        mixed = _torch.body(self.model, task) if self.share == "body" else frozenset(model) - {_sgd.CLASSES}
+        if not mixed & trained:
+            raise _nothing_to_share(self.model)
+        parts: dict[str, Array] = {_sgd.CLASSES: model[_sgd.CLASSES]}
+        for name in model.keys() - {_sgd.CLASSES}:
+            part = "head" if name not in mixed else "model" if name in trained else "buffer"
+            parts[f"{part}/{name}"] = model[name]
+        return parts
+
+    def _whole(self, private: Arrays, message: Arrays) -> dict[str, Array]:
+        """What was sent, completed by the client's own head, or by the one of the first message."""
+        whole = {**private, _sgd.CLASSES: message[_sgd.CLASSES]}
+        for part in ("model", "buffer", *(() if private else ("head",))):
+            whole |= take(part, message)
+        return whole
+
+
+def _nothing_to_share(model: str) -> ParameterError:
+    return ParameterError(
+        f"parameter 'model' of FedAPA: {model} is a head without a body; use share=all, or a network with a body"
+    )
+
+
+# --- models as rows of a matrix: parameters first, then buffers, each in sorted order ---
+
+
+def _shared(start: Arrays) -> list[str]:
+    return [name for part in _PARTS for name in sorted(start) if name.startswith(f"{part}/")]
+
+
+def _parameters(start: Arrays) -> int:
+    return sum(array.size for name, array in start.items() if name.startswith("model/"))
+
+
+def _row(parts: Arrays, start: Arrays) -> Array:
+    return np.concatenate([parts[name].ravel() for name in _shared(start)])
+
+
+def _named(row: Array, start: Arrays) -> dict[str, Array]:
+    named, first = {}, 0
+    for name in _shared(start):
+        last = first + start[name].size
+        named[name] = row[first:last].reshape(start[name].shape)
+        first = last
+    return named
+
+
+def _names(clients: Sequence[str]) -> dict[str, Array]:
+    """Who stands in which row, as an array of bytes."""
+    return {"clients": np.frombuffer("\n".join(clients).encode(), dtype=np.uint8)}
+
+
+def _clients(state: Arrays) -> list[str]:
+    text = state["clients"].tobytes().decode()
+    return text.split("\n") if text else []

@@ -1,0 +1,111 @@
+"""A run that was stopped goes on: everything it takes, in one file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fedsolve import codec
+from fedsolve.arrays import Arrays, take, under
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.result import CHECKPOINT, Round, versions
+from fedsolve.runtime.loop import Snapshot
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run keeps its state, and how often."""
+
+    folder: Path
+    every: int = 0  # rounds between two; 0: none is written
+    resume: bool = False  # go on from the one that is there
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what must be the same to go on
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 0:
+            raise ParameterError(f"checkpoint must be a number of rounds of at least 1; got {self.every!r}")
+        if self.resume and not self.path.is_file():
+            raise DataError(f"there is nothing to resume in {self.folder}: it holds no {CHECKPOINT}")
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.folder) / CHECKPOINT
+
+    def about(self, settings: Mapping[str, Any], fingerprint: str, absent: Collection[str]) -> Checkpoint:
+        """The same, for a run with these settings on these data."""
+        identity = {**settings, "data": fingerprint, "absent": sorted(absent), "versions": versions() | _torch()}
+        return replace(self, identity=json.loads(json.dumps(identity)))
+
+    def keep(self, snapshot: Snapshot, memory: Mapping[str, Arrays], rounds: int) -> None:
+        """Write all of it, if it is time; behind the last round the result itself is."""
+        if not self.every or snapshot.round % self.every or snapshot.round == rounds:
+            return
+        arrays = under("server", snapshot.state)
+        for client, held in memory.items():
+            arrays |= under(f"client/{client}", held)
+        head = {
+            "fedsolve-checkpoint": FORMAT,
+            "identity": json.dumps(self.identity),
+            "round": str(snapshot.round),
+            "history": json.dumps([asdict(line) for line in snapshot.history]),
+            "lost": json.dumps(sorted(snapshot.lost)),
+            "seconds": json.dumps(dict(snapshot.seconds)),
+            "clients": json.dumps(sorted(memory)),
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        codec.write_file(self.path, arrays, head)
+
+    def resumed(self) -> tuple[Snapshot | None, dict[str, Arrays]]:
+        """What the server knew and what clients remembered, if that is asked for and the run is the same."""
+        if not self.resume:
+            return None, {}
+        arrays, head = codec.read_file(self.path)
+        try:
+            if head.get("fedsolve-checkpoint") != FORMAT:
+                raise DataError(f"{self.path} is not a checkpoint of format {FORMAT}")
+            self._compare(json.loads(head["identity"]))
+            lines = json.loads(head["history"])
+            snapshot = Snapshot(
+                round=int(head["round"]),
+                state=take("server", arrays),
+                history=tuple(Round(**{**line, "missing": tuple(line["missing"])}) for line in lines),
+                lost=frozenset(json.loads(head["lost"])),
+                seconds=json.loads(head["seconds"]),
+            )
+            return snapshot, {name: take(f"client/{name}", arrays) for name in json.loads(head["clients"])}
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
+
+    def _compare(self, found: Mapping[str, Any]) -> None:
+        """Refuse to go on with something else, and say what differs."""
+        before, now = _flat(found), _flat(self.identity)
+        said = [
+            f"{name} was {before.get(name, 'absent')!r} and is {now.get(name, 'absent')!r}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        ]
+        if said:
+            raise DataError(f"{self.path} belongs to another run: {'; '.join(said[:3])}")
+
+
+def _torch() -> dict[str, str]:
+    try:
+        return {"torch": metadata.version("torch")}  # looked up, not loaded
+    except metadata.PackageNotFoundError:
+        return {}
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{above}{name} ") if isinstance(value, Mapping) else {above + name: value}
+    return found

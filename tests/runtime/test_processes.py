@@ -1,0 +1,159 @@
+"""Forked workers: order, errors, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.errors import DataError
+from fedsolve.runtime import processes
+from fedsolve.runtime.inprocess import _pack, _unpack
+
+pytestmark = pytest.mark.skipif(not processes.can_fork(), reason="no fork here")
+
+
+def tasks(count: int) -> Iterator[tuple[str, bytes]]:
+    for number in range(count):
+        yield f"t{number}", bytes([number])
+
+
+def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> None:
+    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+        started = time.monotonic()
+        time.sleep(0.02 if name == "t7" else 0.001)
+        return [bytes(data) * 2, str(started).encode()]
+
+    def weigh(name: str) -> int:
+        return 10 if name == "t7" else 1
+
+    with closing(processes.in_order(tasks(20), work, weigh, 3)) as found:
+        rows = list(found)
+    assert [name for name, _, _ in rows] == [f"t{number}" for number in range(20)]
+    assert [parts[0] for _, _, parts in rows] == [bytes([number] * 2) for number in range(20)]
+    begun = [float(bytes(parts[1])) for _, _, parts in rows]
+    assert begun[7] <= sorted(begun)[2]
+    assert not multiprocessing.active_children()
+
+
+def test_more_tasks_than_are_drawn_ahead() -> None:
+    drawn = 0
+
+    def counted() -> Iterator[tuple[str, bytes]]:
+        nonlocal drawn
+        for task in tasks(200):
+            drawn += 1
+            yield task
+
+    ahead = []
+    with closing(processes.in_order(counted(), lambda name, data: [bytes(data)], lambda name: 1, 2)) as found:
+        for number, (name, _, parts) in enumerate(found):
+            assert (name, parts) == (f"t{number}", [bytes([number])])
+            ahead.append(drawn - number)
+    assert len(ahead) == 200
+    assert max(ahead) <= processes.WINDOW + 1
+
+
+def test_errors_come_back_as_themselves() -> None:
+    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+        raise {"t0": DataError("bad data"), "t1": ValueError("no"), "t2": UnicodeDecodeError("a", b"", 0, 1, "b")}[name]
+
+    for start, kind, words in ((0, DataError, "bad data"), (1, ValueError, "no"), (2, RuntimeError, "UnicodeDecode")):
+        one = ((name, data) for name, data in tasks(3) if name == f"t{start}")
+        with pytest.raises(kind, match=words), closing(processes.in_order(one, work, lambda name: 1, 2)) as found:
+            list(found)
+        assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_killed_is_noticed() -> None:
+    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    with (
+        pytest.raises(DataError, match="ended unexpectedly"),
+        closing(processes.in_order(tasks(3), work, lambda name: 1, 2)) as found,
+    ):
+        list(found)
+    assert not multiprocessing.active_children()
+
+
+def test_a_series_that_is_given_up_leaves_nobody() -> None:
+    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+        time.sleep(0.0 if name == "t0" else 60.0)
+        return []
+
+    with closing(processes.in_order(tasks(3), work, lambda name: -int(name[1:]), 2)) as found:
+        assert next(found)[0] == "t0"
+    assert not multiprocessing.active_children()
+
+
+def test_memory_is_the_same_on_the_other_side_and_arrays_are_shared_again() -> None:
+    message = {"w": np.arange(3.0)}
+    own = np.ones((2, 2), np.float32)
+    memory = {"model/w": message["w"], "private/v": own, "model/v": own, "updated": np.array(True)}
+    found = _unpack(_pack(memory, message), message)
+    assert found["model/w"] is message["w"]
+    assert found["model/v"] is found["private/v"]
+    assert found.keys() == memory.keys()
+    assert all(found[name].tobytes() == memory[name].tobytes() for name in memory)
+
+
+SCRIPT = """
+import os, sys
+import fedsolve as fs
+federation = fs.load("digits").split("iid", clients=8)
+print(os.getpid(), flush=True)
+method = fs.FedAvg(model="mlp:64", rounds=100000)
+fs.run(method, federation, workers=2, report=lambda line, n: print(line.round, flush=True))
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_no_processes(how: signal.Signals) -> None:
+    pytest.importorskip("torch")
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()  # a round is over
+        below: list[int] = []
+        while not below:
+            below = children(process.pid)
+        process.send_signal(how)
+        process.wait(timeout=60)
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/stat").exists() and "Z" not in state(pid) for pid in below):
+        assert time.monotonic() < deadline, "a worker outlived the run"
+        time.sleep(0.05)
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_methods_that_fork_give_the_same_bits_with_any_number_of_workers() -> None:
+    pytest.importorskip("torch")
+    federation = fs.load("digits").split("dirichlet:0.3", clients=6)
+    method = fs.FedAPA(model="mlp:16", rounds=3, epochs=1)
+    results = [fs.run(method, federation, workers=workers, participation=0.7) for workers in (1, 2, 5)]
+    for other in results[1:]:
+        assert other.state.keys() == results[0].state.keys()
+        assert all(other.state[name].tobytes() == array.tobytes() for name, array in results[0].state.items())
+        assert other.clients == results[0].clients
