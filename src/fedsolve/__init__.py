@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
+    from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.local import Local as Local
+    from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments

@@ -47,6 +47,11 @@ class Method(Protocol):
         """How many times clients are asked to update."""
         return 1
 
+    @property
+    def paced(self) -> bool:
+        """Whether clients are told how slow they are: `update` then finds `pace`, 1 or more, in its message."""
+        return False
+
     # --- server half ---
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The server's state before the first round: empty, unless a method says otherwise."""

@@ -1,6 +1,6 @@
 """Hyper-parameters, declared once: domain, meaning, how to read one from text, how to refuse a wrong one.
 
-A method is a frozen dataclass whose fields are made with `number`, `flag` or `choice`; `check` in its
+A method is a frozen dataclass whose fields are made with `number`, `flag`, `choice` or `text`; `check` in its
 `__post_init__` then refuses every value outside the declared domain, and `assign` builds it from the
 `name=value` texts of the command line.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -24,11 +24,12 @@ class Domain:
     """The values a parameter may take, and what it means."""
 
     doc: str
-    kind: str  # "number", "integer", "flag" or "choice"
+    kind: str  # "number", "integer", "flag", "choice" or "text"
     low: float = -math.inf
     high: float = math.inf
     auto: bool = False
     choices: tuple[str, ...] = ()
+    reader: Callable[[str], object] | None = None  # of a text: raises what is wrong with it
 
     def describe(self) -> str:
         """The domain in words, as it stands in help texts and errors."""
@@ -36,6 +37,8 @@ class Domain:
             return "true or false"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
+        if self.kind == "text":
+            return "a text"
         noun = "an integer" if self.kind == "integer" else "a finite number"
         if math.isfinite(self.low) and math.isfinite(self.high):
             noun += f" from {self.low:g} to {self.high:g}"
@@ -51,6 +54,8 @@ class Domain:
             return isinstance(value, bool)
         if self.kind == "choice":
             return value in self.choices
+        if self.kind == "text":
+            return isinstance(value, str)
         if self.auto and value == "auto":
             return True
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind == "integer" else Real):
@@ -64,7 +69,7 @@ class Domain:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
                 text.lower(), text
             )
-        if self.kind == "choice" or (self.auto and text == "auto"):
+        if self.kind in ("choice", "text") or (self.auto and text == "auto"):
             return text
         try:
             return int(text) if self.kind == "integer" else float(text)
@@ -96,6 +101,11 @@ def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
     return field(default=default, metadata={_KEY: Domain(doc, "choice", choices=choices)})
 
 
+def text(default: str, reader: Callable[[str], object], doc: str) -> Any:
+    """A dataclass field for a text that `reader` can read: it raises a ParameterError with what is wrong."""
+    return field(default=default, metadata={_KEY: Domain(doc, "text", reader=reader)})
+
+
 def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
     """Name, default and domain of each declared parameter of a dataclass or of one of its instances."""
     if not dataclasses.is_dataclass(owner):
@@ -113,6 +123,11 @@ def check(owner: object) -> None:
             raise ParameterError(
                 f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {value!r}"
             )
+        if domain.reader is not None:
+            try:
+                domain.reader(value)
+            except ParameterError as error:
+                raise ParameterError(f"parameter {name!r} of {type(owner).__name__}: {error}") from error
         if hasattr(value, "item"):
             object.__setattr__(owner, name, value.item())
 

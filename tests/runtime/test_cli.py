@@ -460,7 +460,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
     ("arguments", "wanted"),
     [
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
-        ("--method nothing-like-it", "known: afl, apfl, fedhip, fedprior, local"),
+        ("--method nothing-like-it", "known: afl, apfl, fedacnnl, fedhip, fedprior, local, pfedacnnl"),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),
         ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),

@@ -16,6 +16,8 @@ CATALOGUE: dict[str, str] = {
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
     "apfl": "fedsolve.methods.apfl:APFL",
     "fedprior": "fedsolve.methods.fedprior:FedPrior",
+    "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
+    "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }
 
 
