@@ -28,7 +28,7 @@ from fedsolve.features.maps import ACTIVATIONS
 from fedsolve.rng import derive
 
 Shape: TypeAlias = tuple[int, ...]
-SCALES = ("auto", "unit", "none")
+SCALES = ("auto", "power", "unit", "none")
 _PRESETS = ("lr", "mlp", "dcnn")
 _DCNN = (
     ("5x5", 512, "leaky,avgpool:2"),
@@ -281,12 +281,18 @@ def _behind(item: Item, shape: Shape) -> Shape:
 
 
 def prepare(inputs: Array, scale: str) -> Float:
-    """Inputs in float64; bytes in [0, 1]; to unit length with scale "unit", or "auto" and images (two axes or more)."""
+    """Inputs in float64, bytes in [0, 1], brought to a scale: the same for everybody, and for each sample on its own.
+
+    "unit" is unit length, "power" the square root of each value (with its sign) and then unit length, "none" neither.
+    "auto" is "power" for images (two axes or more), whose brightness means little, and "none" for rows of a table.
+    """
     rows = np.asarray(inputs, dtype=np.float64)
     if inputs.dtype == np.uint8:
         rows = rows / 255.0
     if scale == "none" or (scale == "auto" and inputs.ndim < 3):
         return rows
+    if scale != "unit":
+        rows = np.copysign(np.sqrt(np.abs(rows)), rows)
     lengths = np.sqrt(np.einsum("ij,ij->i", flat(rows), flat(rows)))
     return rows / np.where(lengths > 0, lengths, 1.0).reshape(-1, *[1] * (rows.ndim - 1))
 

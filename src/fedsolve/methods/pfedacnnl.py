@@ -63,9 +63,9 @@ class PFedACnnL(Method):
         low=0,
         auto=True,
     )
-    gamma: float = parameters.number(10.0, "ridge of every layer, added once a group on the server", low=0)
+    gamma: float = parameters.number(1.0, "ridge of every layer, added once a group on the server", low=0)
     scale: str = parameters.choice(
-        "auto", nets.SCALES, "inputs at unit length; auto: images are, rows are left as they are"
+        "auto", nets.SCALES, "of the inputs: unit length, or square roots first (power); auto: power for images"
     )
     block: int = parameters.number(
         4096, "rows a client works on at a time; of a convolution, patches", low=1, integer=True
