@@ -12,9 +12,15 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import floor, recursion, scale
+from . import blocks, floor, layers, recursion, scale
 
-BENCHMARKS = {"floor": floor.measure, "recursion": recursion.measure, "scale": scale.measure}
+BENCHMARKS = {
+    "floor": floor.measure,
+    "recursion": recursion.measure,
+    "scale": scale.measure,
+    "layers": layers.measure,
+    "blocks": blocks.measure,
+}
 
 
 def main(names: list[str]) -> None:
