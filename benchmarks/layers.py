@@ -48,7 +48,7 @@ def measure() -> list[dict[str, Any]]:
             cho_solve(cho_factor(gram, lower=True), rows.T @ one_hot)
 
     runs = {f"fedacnnl, {clients} clients": partial(fs.run, method, federation(clients)) for clients in (1, 20, 100)}
-    found = ratios(floor, runs, repeats=7)
+    found = ratios(floor, runs, repeats=5)
     title = {"base": "floor: syrk + gemm + Cholesky for each layer"}
     return [
         {

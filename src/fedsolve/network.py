@@ -286,15 +286,18 @@ def prepare(inputs: Array, scale: str) -> Float:
     "unit" is unit length, "power" the square root of each value (with its sign) and then unit length, "none" neither.
     "auto" is "power" for images (two axes or more), whose brightness means little, and "none" for rows of a table.
     """
-    rows = np.asarray(inputs, dtype=np.float64)
-    if inputs.dtype == np.uint8:
-        rows = rows / 255.0
-    if scale == "none" or (scale == "auto" and inputs.ndim < 3):
-        return rows
-    if scale != "unit":
-        rows = np.copysign(np.sqrt(np.abs(rows)), rows)
-    lengths = np.sqrt(np.einsum("ij,ij->i", flat(rows), flat(rows)))
-    return rows / np.where(lengths > 0, lengths, 1.0).reshape(-1, *[1] * (rows.ndim - 1))
+    plain = scale == "none" or (scale == "auto" and inputs.ndim < 3)
+    roots = not plain and scale != "unit"
+    if inputs.dtype == np.uint8:  # there are 256 values: they are looked up, in one pass
+        values = np.arange(256) / 255.0
+        rows: Float = np.take(np.sqrt(values) if roots else values, inputs)
+    else:
+        rows = np.asarray(inputs, dtype=np.float64)
+        rows = np.copysign(np.sqrt(np.abs(rows)), rows) if roots else rows if plain else rows.copy()
+    if not plain:
+        lengths = np.sqrt(np.einsum("ij,ij->i", flat(rows), flat(rows)))
+        rows /= np.where(lengths > 0, lengths, 1.0).reshape(-1, *[1] * (rows.ndim - 1))
+    return rows
 
 
 def design(stage: Stage, inputs: Float, block: int) -> Iterator[Float]:
