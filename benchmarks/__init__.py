@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured in one run. `make bench`, or `python -m benchmarks floor recursion scale torch`."""
+"""Benchmarks: ratios measured in one run. `make bench`, or `python -m benchmarks floor layers ...`."""

@@ -12,7 +12,7 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import extraction, floor, local_sgd, recursion, scale
+from . import blocks, extraction, floor, layers, local_sgd, recursion, scale
 
 BENCHMARKS = {
     "floor": floor.measure,
@@ -20,6 +20,8 @@ BENCHMARKS = {
     "scale": scale.measure,
     "extraction": extraction.measure,
     "torch": local_sgd.measure,
+    "layers": layers.measure,
+    "blocks": blocks.measure,
 }
 
 

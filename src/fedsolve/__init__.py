@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
     from fedsolve.methods.ditto import Ditto as Ditto
+    from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedala import FedALA as FedALA
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedavg import FedAvg as FedAvg
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.local import Local as Local
+    from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments

@@ -151,12 +151,20 @@ def survives_bytes(method: Method) -> None:
 
 
 def replies_say_nothing_of_size(method: Method) -> None:
-    """The shape of a reply does not depend on the number of samples: no per-sample values leave a client."""
-    shapes: set[tuple[Any, ...]] = set()
-    spy = _Spy(method, lambda reply: shapes.add(tuple(sorted((n, a.shape) for n, a in reply.items()))))
-    run(spy.method(), sample_federation(), workers=1)
-    if len(shapes) > 1:
-        raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(shapes)}")
+    """The shape of a reply does not depend on the number of samples: no per-sample values leave a client.
+
+    Rounds may differ in what is sent back; they are told apart by what was sent out.
+    """
+    shapes: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+
+    def see(message: Arrays, reply: Arrays) -> None:
+        sent, back = (tuple(sorted((n, a.shape) for n, a in arrays.items())) for arrays in (message, reply))
+        shapes.setdefault(sent, set()).add(back)
+
+    run(_Spy(method, see).method(), sample_federation(), workers=1)
+    for found in shapes.values():
+        if len(found) > 1:
+            raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(found)}")
 
 
 def small_clients_work(method: Method) -> None:
@@ -443,14 +451,14 @@ class _Recoded(_Wrapped):
 
 
 class _Spy(_Wrapped):
-    def __init__(self, method: Method, see: Callable[[Arrays], object]) -> None:
+    def __init__(self, method: Method, see: Callable[[Arrays, Arrays], object]) -> None:
         super().__init__(method)
         self._see = see
 
     def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
         result = super()._call(name, arguments)
         if name == "update":
-            self._see(result[1])
+            self._see(arguments[1], result[1])
         return result
 
 

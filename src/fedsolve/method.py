@@ -52,6 +52,11 @@ class Method(Protocol):
         """Whether clients side by side need processes of their own: where Python does much, threads take turns."""
         return False
 
+    @property
+    def paced(self) -> bool:
+        """Whether clients are told how slow they are: `update` then finds `pace`, 1 or more, in its message."""
+        return False
+
     # --- server half ---
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The server's state before the first round: empty, unless a method says otherwise."""

@@ -10,6 +10,7 @@ Sums are float64, always. F'F is symmetric, so only one triangle is held and sen
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +129,29 @@ class Moments:
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         if not (finite(moments.diagonal()) and (targets.ndim == 1 or finite(cross))):
             raise DataError(_not_finite(rows, targets))
+        return moments
+
+    @classmethod
+    def over(cls, blocks: Iterable[tuple[Float, Array]], *, features: int, classes: int, space: int = 0) -> Moments:
+        """The statistics of rows that come in blocks, each C-ordered float64 with its class numbers.
+
+        One block is held at a time, and F'F is added to where it lies: for rows that are too many to exist at once.
+        """
+        size = blas.packed_size(features)
+        parts = codec.allot((("triangle", "<f8", (size,)), ("cross", "<f8", (features, classes)), ("count", "<i8", ())))
+        cross, count = np.zeros((classes, features)), 0
+        for rows, labels in blocks:
+            blas.gram(rows, parts["triangle"], add=count > 0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                cross += _cross(rows, _class_numbers(labels, classes), classes)
+            count += len(rows)
+        if not count:
+            return cls.zero(features, classes, space)
+        parts["cross"][...] = cross.T
+        parts["count"][...] = count
+        moments = cls.from_arrays(parts, space)
+        if not finite(moments.diagonal()):
+            raise DataError("features must be finite, and so must their squares")
         return moments
 
     @classmethod

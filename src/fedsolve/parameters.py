@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -29,6 +29,7 @@ class Domain:
     high: float = math.inf
     auto: bool = False
     choices: tuple[str, ...] = ()
+    reader: Callable[[str], object] | None = None  # of a text: raises what is wrong with it
 
     def describe(self) -> str:
         """The domain in words, as it stands in help texts and errors."""
@@ -100,9 +101,9 @@ def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
     return field(default=default, metadata={_KEY: Domain(doc, "choice", choices=choices)})
 
 
-def text(default: str, doc: str) -> Any:
-    """A dataclass field that is a text; what it may say, the method checks itself."""
-    return field(default=default, metadata={_KEY: Domain(doc, "text")})
+def text(default: str, doc: str, reader: Callable[[str], object] | None = None) -> Any:
+    """A dataclass field that is a text; `reader` raises a ParameterError with what is wrong with it, where it can."""
+    return field(default=default, metadata={_KEY: Domain(doc, "text", reader=reader)})
 
 
 def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
@@ -122,6 +123,11 @@ def check(owner: object) -> None:
             raise ParameterError(
                 f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {value!r}"
             )
+        if domain.reader is not None:
+            try:
+                domain.reader(value)
+            except ParameterError as error:
+                raise ParameterError(f"parameter {name!r} of {type(owner).__name__}: {error}") from error
         if hasattr(value, "item"):
             object.__setattr__(owner, name, value.item())
 

@@ -14,7 +14,12 @@ from fedsolve.methods import CATALOGUE, create, method_class
 # Defaults that would only take long on federations this small.
 NETWORK: dict[str, object] = {"model": "mlp:8", "rounds": 2, "epochs": 6, "batch": 16, "lr": 0.05}
 GRADIENT = ("fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "fedapa")
-SMALL: dict[str, dict[str, object]] = {"apfl": {"d_primary": 30, "d_refine": 20}, **dict.fromkeys(GRADIENT, NETWORK)}
+SMALL: dict[str, dict[str, object]] = {
+    "apfl": {"d_primary": 30, "d_refine": 20},
+    "fedacnnl": {"network": "mlp:12,8"},
+    "pfedacnnl": {"network": "mlp:12,8", "groups": 3},
+    **dict.fromkeys(GRADIENT, NETWORK),
+}
 TORCH = importlib.util.find_spec("torch") is not None
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "local": [{"ridge": 0.0}, {"ridge": 1.0, "intercept": True}, {"intercept": True}, *([NETWORK] * TORCH)],
@@ -30,6 +35,11 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"d_primary": 5, "act_primary": "tanh", "gamma": 0.0, "beta": 1.0, "lam": 0.5},
     ],
     "fedprior": [{"shrink": 1.0}],
+    "fedacnnl": [{"network": "lr", "gamma": 0.0}, {"scale": "unit", "cache": 0.0, "block": 7}, {"adaptive": True}],
+    "pfedacnnl": [
+        {"network": "lr", "epsilon": 1.0, "groups": 1},
+        {"personal": False, "profile": "features", "adaptive": True},
+    ],
     "fedhip": [{"alpha": 0.0}, {"alpha": 20.0, "intercept": True}, {"intercept": True}, {"beta": 0.0}],
 }
 

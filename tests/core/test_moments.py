@@ -129,3 +129,18 @@ def test_peak_memory_does_not_grow_with_the_samples() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 6e6
+
+
+@given(samples(), st.lists(st.integers(0, 9), max_size=4))
+def test_rows_in_blocks_are_the_rows_at_once(data: tuple[np.ndarray, np.ndarray], cuts: list[int]) -> None:
+    x, y = data
+    blocks = zip(np.split(x, sorted(cuts)), np.split(y, sorted(cuts)), strict=True)
+    close(fs.Moments.over(((a, b) for a, b in blocks if len(a)), features=4, classes=3, space=5), of(data, space=5))
+
+
+def test_blocks_with_nan_or_strange_labels_are_refused() -> None:
+    good, bad = (np.eye(2), np.array([0, 1])), (np.array([[1.0, np.nan]]), np.array([0]))
+    with pytest.raises(DataError, match="finite"):
+        fs.Moments.over([good, bad], features=2, classes=2)
+    with pytest.raises(DataError, match="labels"):
+        fs.Moments.over([good], features=2, classes=1)

@@ -215,3 +215,23 @@ def test_numbers_of_numpy_become_those_of_python() -> None:
     assert (type(method.alpha), type(method.beta)) == (int, float)
     assert method == fs.FedHiP(alpha=20, beta=0.5)
     assert fs.classes(np.int64(2)) == fs.classes(2)
+
+
+def test_texts_are_read_when_they_are_set() -> None:
+    def even(text: str) -> None:
+        if len(text) % 2:
+            raise ParameterError("its length is odd")
+
+    @dataclass(frozen=True)
+    class Spelled:
+        words: str = parameters.text("abba", "an even text", even)
+
+        def __post_init__(self) -> None:
+            parameters.check(self)
+
+    assert Spelled("ab").words == "ab"
+    assert parameters.assign(Spelled, {"words": "42"}) == {"words": "42"}
+    with pytest.raises(ParameterError, match="parameter 'words' of Spelled: its length is odd"):
+        Spelled("abc")
+    with pytest.raises(ParameterError, match="'words' of Spelled must be a text; got 3"):
+        Spelled(3)  # type: ignore[arg-type]

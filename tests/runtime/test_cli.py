@@ -461,7 +461,10 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
     ("arguments", "wanted"),
     [
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
-        ("--method nothing-like-it", "known: afl, apfl, ditto, fedala, fedapa, fedavg"),
+        (
+            "--method nothing-like-it",
+            "known: afl, apfl, ditto, fedacnnl, fedala, fedapa, fedavg",
+        ),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),
         ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),

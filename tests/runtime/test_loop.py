@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +19,7 @@ from fedsolve.method import Plan
 from fedsolve.methods import _ridge
 from fedsolve.runtime import inprocess
 from fedsolve.runtime.inprocess import InProcess
-from fedsolve.runtime.loop import Failure, Replies, Request, Tallies, drive, handle
+from fedsolve.runtime.loop import LARGEST_PACE, Failure, Pace, Replies, Request, Tallies, drive, handle
 from tests.conftest import relative
 
 
@@ -404,3 +405,65 @@ def test_requests_are_drawn_as_they_are_sent() -> None:
 
     federation = sample_federation()
     drive(fs.AFL(), federation.task, Windowed(fs.AFL(), federation))
+
+
+@dataclasses.dataclass(frozen=True)
+class Paced(fs.AFL):
+    """Asks for the pace, and replies with nothing of it."""
+
+    @property
+    def rounds(self) -> int:
+        return 6
+
+    @property
+    def paced(self) -> bool:
+        return True
+
+    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+        paces = np.append(private.get("paces", np.empty(0)), message["pace"])
+        if len(train) == 6:
+            time.sleep(0.03 / float(message["pace"]))  # a client that is fast with large blocks
+        return {"paces": paces}, super().update({}, {}, task, train, rng)[1]
+
+
+def test_slow_clients_are_told_so_and_nobody_else_sees_it() -> None:
+    x, y = np.eye(6), np.arange(6) % 2
+    sizes = {"quick-1": 5, "quick-2": 5, "slow": 6}
+    federation = fs.Federation.from_arrays({n: {"train": (x[:k], y[:k])} for n, k in sizes.items()}, classes=2)
+    transport = InProcess(Paced(ridge=1.0), federation)
+    outcome = drive(Paced(ridge=1.0), federation.task, transport)
+    paces = arrays.take("private", transport._memory["slow"])["paces"]
+    assert paces[0] == 1.0
+    assert paces[1] > 1.0
+    assert (np.diff(paces) >= 0).all()
+    assert arrays.same(outcome.state, fs.run(fs.AFL(ridge=1.0), federation).state)
+
+
+def test_pace_grows_settles_and_never_oscillates() -> None:
+    """A client whose time is its work over its pace comes to rest, where (7) as printed swings."""
+    pace, first = Pace(), Pace().after({"a": 1.0, "b": 1.0, "slow": 9.0})
+    assert first.of("slow") == 3.0
+    assert first.of("a") == 1.0
+    factors = []
+    for _ in range(40):
+        pace = pace.after({"a": 1.0, "b": 1.0, "slow": 9.0 / pace.of("slow")})
+        factors.append(pace.of("slow"))
+    assert factors == sorted(factors)
+    assert factors[-1] == pytest.approx(9.0)
+    assert Pace({"gone": 2.0}).after({"a": 1.0, "b": 5.0}).of("gone") == 2.0
+    assert Pace().after({}).factors == {}
+    assert Pace().after({"a": 0.0, "b": 0.0}).factors == {}
+    runaway = Pace()
+    for _ in range(100):
+        runaway = runaway.after({"a": 1.0, "b": 1.0, "slow": 1e9})
+    assert runaway.of("slow") == LARGEST_PACE
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "soon", "inf"])
+def test_impossible_times_are_refused(seconds: str) -> None:
+    replies = Replies("sum", 0, tolerate=True)
+    replies.put("liar", codec.encode({"x": np.ones(2)}, {"space": "0", "seconds": seconds}))
+    replies.put("honest", codec.encode({"x": np.ones(2)}, {"space": "0", "seconds": "0.5"}))
+    assert replies.answered == {"honest"}
+    assert replies.seconds == {"honest": 0.5}
+    assert "seconds" in replies.failed["liar"]

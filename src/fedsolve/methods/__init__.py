@@ -23,6 +23,8 @@ CATALOGUE: dict[str, str] = {
     "ditto": "fedsolve.methods.ditto:Ditto",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
+    "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
+    "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }
 
 

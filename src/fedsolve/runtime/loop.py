@@ -5,9 +5,10 @@ A transport carries requests to clients and answers back; in process and over a 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedsolve.method import Fold, Method
 from fedsolve.result import Accuracy, ClientResult, Round
 from fedsolve.rng import derive
 
+LARGEST_PACE = 1e6
 Kind: TypeAlias = Literal["update", "evaluate"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
@@ -79,10 +81,11 @@ class Request:
     space: str  # the feature space in words
     message: Arrays
     accepted: bool = True  # whether the reply to the client's last update arrived
+    pace: float = 1.0  # how much more the client should take on at a time than at first
 
     def write(self) -> Bytes:
         """As bytes."""
-        numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted)}
+        numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted), "pace": repr(self.pace)}
         words = {name: str(number) for name, number in numbers.items()}
         return encode(self.message, {"kind": self.kind, "space": self.space, **words})
 
@@ -98,8 +101,10 @@ class Request:
         try:
             if head["kind"] not in get_args(Kind):
                 raise ValueError(f"nobody knows how to {head['kind']!r}")
-            kind, accepted = cast("Kind", head["kind"]), head["accepted"] == "1"
-            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted)
+            kind, accepted, pace = cast("Kind", head["kind"]), head["accepted"] == "1", float(head["pace"])
+            if not 1 <= pace < np.inf:
+                raise ValueError(f"a pace of {pace}")
+            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted, pace)
         except (KeyError, ValueError) as error:
             raise DataError(f"request without a proper head: {error}") from error
 
@@ -133,9 +138,15 @@ def handle(
     private = named.take("pending" if "updated" in memory and request.accepted else "private", memory)
     if request.kind == "update":
         rng = derive(request.seed, "update", client.name, request.round)
-        pending, reply = method.update(private, request.message, task, client.train, rng)
+        message, head = request.message, {"space": f"{task.space:x}"}
+        started = time.perf_counter()
+        if method.paced:
+            message = {**message, "pace": np.array(request.pace)}
+        pending, reply = method.update(private, message, task, client.train, rng)
+        if method.paced:  # beside the reply, so that replies stay the same bits
+            head["seconds"] = f"{time.perf_counter() - started:015.6f}"
         memory = named.under("private", private) | named.under("pending", pending) | {"updated": np.array(True)}
-        return memory, encode(reply, {"space": f"{task.space:x}"})
+        return memory, encode(reply, head)
     model = method.personalize(private, request.message, task, client.train)
     tally = _evaluate(method, model, request.message, client, count)
     return named.under("private", private) | named.under("model", model), encode(tally)
@@ -213,12 +224,13 @@ def drive(
     start = resume or Snapshot(0, method.init_server(task, derive(seed, "server")), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
+    pace = Pace()
     results: dict[str, ClientResult] = {}
     for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
-        post = _Post(method, task, state, seed, number, "update", frozenset(lost))
+        post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
         replies = Replies(plan.fold, task.space, tolerate)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
@@ -229,10 +241,11 @@ def drive(
             reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
             raise DataError(f"no client answered in round {number}" + (f" ({reasons})" if reasons else ""))
         lost = (lost | set(plan.clients)) - replies.answered
+        pace = pace.after(replies.seconds)
         state = method.aggregate(state, folded)
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
-        final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost))
+        final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
         tallies = Tallies(tolerate)
         if number % evaluate_every == 0 or number == method.rounds:
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
@@ -275,6 +288,31 @@ def _draw(clients: Sequence[str], share: float, rng: np.random.Generator) -> lis
     return [names[i] for i in np.sort(rng.choice(len(names), count, replace=False))]
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much more slow clients should take on at a time: FedACnnL (7), in a form that settles.
+
+    (7) sets a client's block to its first one times how slow it is *now*; with the larger block it is fast, so the next
+    one is small again. Here the factor of a client grows by the root of how many times longer than the median it took,
+    and never shrinks: it only stops growing, when the client keeps up or has reached its own limit.
+    """
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, client: str) -> float:
+        """The factor of a client; 1 for those that keep up."""
+        return self.factors.get(client, 1.0)
+
+    def after(self, seconds: Mapping[str, float]) -> Pace:
+        """The factors after a round in which clients took that long."""
+        if not seconds:
+            return self
+        median = float(np.median(list(seconds.values())))
+        behind = {name: taken / median for name, taken in seconds.items() if taken > median > 0}
+        grown = {name: min(self.of(name) * math.sqrt(times), LARGEST_PACE) for name, times in behind.items()}
+        return Pace({**self.factors, **grown})
+
+
 @dataclass(slots=True)
 class _Post:
     """Requests of one kind, encoded once for all clients that are sent the same arrays."""
@@ -286,6 +324,7 @@ class _Post:
     number: int
     kind: Kind
     lost: frozenset[str]
+    pace: Pace
     sent: int = 0  # bytes
 
     def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
@@ -293,8 +332,9 @@ class _Post:
         data: Bytes = b""
         for client in clients:
             message, accepted = self.method.message(self.state, client), client not in self.lost
-            if last is None or not last.carries(message) or last.accepted != accepted:
-                last = Request(self.kind, self.number, self.seed, self.task.described, message, accepted)
+            pace = self.pace.of(client)
+            if last is None or not last.carries(message) or (last.accepted, last.pace) != (accepted, pace):
+                last = Request(self.kind, self.number, self.seed, self.task.described, message, accepted, pace)
                 data = last.write()
             self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
             yield client, data
@@ -310,6 +350,7 @@ class Replies:
     def __init__(self, fold: Fold, space: int, tolerate: bool) -> None:
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
+        self.seconds: dict[str, float] = {}  # that clients say they took, where the method asks for it
         self._fold, self._space, self._tolerate = fold, space, tolerate
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._members: dict[Layout, set[str]] = {}
@@ -331,6 +372,7 @@ class Replies:
             reply, head = read(answer, "its reply")
             if head.get("space") != f"{self._space:x}":
                 raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
+            seconds = _seconds(head)
             if self._tolerate:  # to leave it out, it must be looked at before it is added
                 named.check(reply, "its reply")
         except DataError as error:
@@ -340,6 +382,8 @@ class Replies:
         layout = () if self._fold == "collect" else named.layout(reply)
         self._sums[group, layout] = named.accumulate(self._sums.get((group, layout)), reply)
         self._members.setdefault(layout, set()).add(client)
+        if seconds is not None:
+            self.seconds[client] = seconds
         self.received += len(answer) if reply else 0  # an empty reply carries nothing of the method's
 
     def merge(self, other: Inbox) -> None:
@@ -353,6 +397,7 @@ class Replies:
         for layout, members in other._members.items():
             self._members.setdefault(layout, set()).update(members)
         self.failed |= other.failed
+        self.seconds |= other.seconds
         self.received += other.received
 
     def folded(self) -> dict[str, Array]:
@@ -372,6 +417,19 @@ class Replies:
         if not self._tolerate:
             raise DataError(f"client {client!r}: {reason}")
         self.failed[client] = reason
+
+
+def _seconds(head: Mapping[str, str]) -> float | None:
+    """How long a client says it took."""
+    if "seconds" not in head:
+        return None
+    try:
+        seconds = float(head["seconds"])
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise DataError(f"it says that it took {head['seconds']!r} seconds")
+    return seconds
 
 
 def _words(layout: Layout) -> str:
