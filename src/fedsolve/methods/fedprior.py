@@ -9,9 +9,9 @@ counts, and F'F the means). A client fits three times, from three starts:
 
 Each fit has two steps. First, how frequent classes are here, against the federation, as an offset of the scores, with
 a scale for the scores. Then what is left over: ridge on the residuals of the resulting probabilities, of some strength
-and length. At last the three are mixed. Nothing is picked: candidates are averaged, each weighing by the cross-entropy of
-its left-out predictions on the client's own training data (`_weigh`). Averages of linear models are linear models, so
-the result is one. A client whose data cannot tell candidates apart keeps the first: the federation's discriminant.
+and length. At last the three are mixed. Nothing is picked: candidates are averaged, each weighing by the cross-entropy
+of its left-out predictions on the client's own training data (`_weigh`). Averages of linear models are linear models,
+so the result is one. A client whose data cannot tell candidates apart keeps the first: the federation's discriminant.
 """
 
 from __future__ import annotations
@@ -247,10 +247,13 @@ def _weigh(scores: Iterable[Float], labels: Array) -> Float:
     """Weights of candidates from their left-out scores on the client's samples; they sum to one.
 
     With g the total cross-entropy by which a candidate beats the first, exp(g) - 1, against 1 for the first: the more
-    likely of two weighs more, by as much as it is more likely; what does not beat the first has no weight.
+    likely of two weighs more, by as much as it is more likely; what does not beat the first has no weight. Below
+    `_ridge.TOO_FEW` samples, the first has all.
     """
     rows = np.arange(len(labels))
     losses = np.array([-log_softmax(each, axis=1)[rows, labels].sum() for each in scores])
+    if len(labels) < _ridge.TOO_FEW:
+        losses[:] = 0.0
     gain = np.maximum(losses[0] - losses, 0.0)
     with np.errstate(divide="ignore"):
         logs = gain + np.log(-np.expm1(-gain))
