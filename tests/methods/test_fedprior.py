@@ -67,12 +67,7 @@ def entropy(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def fitted(
-    x: np.ndarray,
-    labels: np.ndarray,
-    known: np.ndarray,
-    scales: tuple[float, ...],
-    shares: np.ndarray,
-    rows: np.ndarray,
+    labels: np.ndarray, known: np.ndarray, scales: tuple[float, ...], shares: np.ndarray, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The two steps from a start, candidate by candidate, with a refit for each sample left out.
 
