@@ -120,7 +120,7 @@ def test_a_personal_model_is_the_average_of_all_candidates() -> None:
             (np.zeros(y.shape), (1.0,)),
         ]
         fits = [fitted(labels, known, scales, shares, x - everything.mean(0)) for known, scales in starts]
-        mixtures = [(a / 4, b / 4, 1 - (a + b) / 4) for a in range(4, -1, -1) for b in range(4 - a, -1, -1)]
+        mixtures = [(a / 8, b / 8, 1 - (a + b) / 8) for a in range(8, -1, -1) for b in range(8 - a, -1, -1)]
         losses = [entropy(sum(m * out for m, (out, _) in zip(mix, fits, strict=True)), labels) for mix in mixtures]
         mixture = weighed(losses) @ np.array(mixtures)
         wanted = sum(m * full for m, (_, full) in zip(mixture, fits, strict=True))

@@ -36,9 +36,9 @@ SCALES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)  # of the discriminant; the first is
 STEEPER = (4.0, 8.0, 16.0, 32.0, 2.0)  # of least squares, whose scores are shares, not logarithms
 PSEUDOCOUNTS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # samples that the federation's class shares count for
 # Strengths of the ridge, times the mean square length of the rows.
-STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 5).tolist())
-STEPS = (1.0, 4.0, 16.0)  # how far along the correction, beside 0: none
-QUARTERS = 4  # mixtures of the three fits are in steps of a quarter
+STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 7).tolist())
+STEPS = (1.0, 3.0, 10.0, 30.0)  # how far along the correction, beside 0: none
+PARTS = 8  # mixtures of the three fits are in steps of an eighth
 _SENT = ("triangle", "cross", "count", "weight", "intercept")
 
 
@@ -88,7 +88,7 @@ class FedPrior(Method):
         client = _Client.of(train, total)
         starts = (((weight, offset), SCALES), (straight, STEEPER), (nothing, (1.0,)))
         fits = [client.fit(*start, scales) for start, scales in starts]
-        mixtures = np.array([m for m in product(range(QUARTERS, -1, -1), repeat=3) if sum(m) == QUARTERS]) / QUARTERS
+        mixtures = np.array([m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]) / PARTS
         scores = (sum(w * fit.left_out for w, fit in zip(mixture, fits, strict=True)) for mixture in mixtures)
         mixture = _weigh(scores, train.labels) @ mixtures
 
