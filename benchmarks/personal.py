@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import fedsolve as fs
 from fedsolve.features.maps import RandomProjection
 from fedsolve.methods import _ridge
+from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten
 
 from .real import loaders
@@ -31,7 +32,8 @@ WIDTHS_REFINE = (1024, 2048)  # APFL: best from 2^10 to 2^11
 GAMMAS = (0.01, 1.0, 100.0)  # APFL: best at 0.01, insensitive
 BETAS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # APFL: best from 1 to 10, at a scale of the projection that it does not state
 WIDTH = 2048  # of the shared stream of APFL with everything else auto
-DONE = Path(__file__).parent / "results" / "personal.jsonl"  # one line a figure, so that a stopped run goes on
+# One line a figure, so that a stopped run goes on; remove the file to measure anew.
+DONE = Path(__file__).parent / "results" / "personal.jsonl"
 
 Floats = NDArray[np.float64]
 
@@ -76,19 +78,33 @@ def table_row(done: list[dict[str, Any]], clients: int, spread: float) -> dict[s
 
     def figures(name: str) -> dict[str, list[float]]:
         lines = [d for d in done if (d["clients"], d["spread"], d["name"]) == (clients, spread, name)]
-        return {key: [100 * line["figures"][key] for line in lines] for key in (lines[0]["figures"] if lines else {})}
+        keys = [key for key in (lines[0]["figures"] if lines else ()) if all(key in line["figures"] for line in lines)]
+        return {key: [100 * line["figures"][key] for line in lines] for key in keys}
 
+    shared, same = figures("apfl grid"), f"d_primary={WIDTH} "
+    columns = {
+        "local": figures("local"),
+        "afl": figures("afl"),
+        "fedhip best fixed": figures("fedhip grid"),
+        "fedhip": figures("fedhip"),
+        "apfl best fixed": shared,
+        f"apfl best fixed, width {WIDTH}": {key: value for key, value in shared.items() if key.startswith(same)},
+        f"apfl, width {WIDTH}": figures("apfl"),
+        "fedprior": figures("fedprior"),
+    }
     row: dict[str, Any] = {"clients": clients, "dirichlet": spread}
-    for name in ("local", "afl", "fedhip grid", "fedhip", "apfl grid", "apfl", "fedprior"):
-        found = figures(name)
-        if not found:
-            continue
-        best = max(found, key=lambda key: float(np.mean(found[key])))
-        title = name.replace("grid", "best fixed") if name.endswith("grid") else name
-        row[title] = f"{np.mean(found[best]):.2f} ± {np.std(found[best], ddof=1) / len(found[best]) ** 0.5:.2f}"
-        if name.endswith("grid"):
-            row[f"{title} at"] = best
+    for title, found in columns.items():
+        if found:
+            best = max(found, key=lambda key: float(np.mean(found[key])))
+            row[title] = mean(found[best])
+            row |= {f"{title} at": best} if "fixed" in title else {}
     return row
+
+
+def mean(values: list[float]) -> str:
+    """The mean, with its standard error where there are several."""
+    error = f" ± {np.std(values, ddof=1) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{error}"
 
 
 def known(done: list[dict[str, Any]], where: dict[str, Any], name: str) -> bool:
@@ -140,7 +156,7 @@ def apfl_grids(
         return
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    task_seeds = fs.APFL().init_server(None, fs.rng.derive(seed, "server"))["seeds"]  # type: ignore[arg-type]
+    task_seeds = fs.APFL().init_server(None, derive(seed, "server"))["seeds"]  # type: ignore[arg-type]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
     for width in WIDTHS_PRIMARY:
         phi = RandomProjection(width, "relu", int(task_seeds[0]))(x)
