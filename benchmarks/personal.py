@@ -32,6 +32,7 @@ WIDTHS_REFINE = (1024, 2048)  # APFL: best from 2^10 to 2^11
 GAMMAS = (0.01, 1.0, 100.0)  # APFL: best at 0.01, insensitive
 BETAS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # APFL: best from 1 to 10, at a scale of the projection that it does not state
 WIDTH = 2048  # of the shared stream of APFL with everything else auto
+WIDE = 8192  # the widest of APFL's, for fedprior on random features too
 # One line a figure, so that a stopped run goes on; remove the file to measure anew.
 DONE = Path(__file__).parent / "results" / "personal.jsonl"
 
@@ -53,6 +54,9 @@ def measure() -> list[dict[str, Any]]:
                     if not known(done, where, name):
                         accuracy = fs.run(method, federation, seed=seed).accuracy.mean
                         keep(done, where, name, {"auto": accuracy})
+                if not known(done, where, "fedprior wide"):
+                    wide = federation.with_features(RandomProjection(WIDE, "relu", seed))
+                    keep(done, where, "fedprior wide", {"auto": fs.run(fs.FedPrior(), wide, seed=seed).accuracy.mean})
                 if not known(done, where, "fedhip grid"):
                     keep(done, where, "fedhip grid", fedhip_grid(federation))
         settings = [(clients, spread) for clients in CLIENTS for spread in SPREADS]
@@ -91,6 +95,7 @@ def table_row(done: list[dict[str, Any]], clients: int, spread: float) -> dict[s
         f"apfl best fixed, width {WIDTH}": {key: value for key, value in shared.items() if key.startswith(same)},
         f"apfl, width {WIDTH}": figures("apfl"),
         "fedprior": figures("fedprior"),
+        f"fedprior, random:{WIDE}": figures("fedprior wide"),
     }
     row: dict[str, Any] = {"clients": clients, "dirichlet": spread}
     for title, found in columns.items():
