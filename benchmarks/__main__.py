@@ -1,4 +1,4 @@
-"""Run benchmarks by name (default: all), print a table and save JSON below benchmarks/results/."""
+"""Run benchmarks by name (default: those of speed), print a table and save JSON below benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import blocks, extraction, floor, layers, local_sgd, recursion, scale
+from . import blocks, extraction, floor, layers, local_sgd, natural, personal, recursion, scale
 
-BENCHMARKS = {
+SPEED = {
     "floor": floor.measure,
     "recursion": recursion.measure,
     "scale": scale.measure,
@@ -23,6 +23,8 @@ BENCHMARKS = {
     "layers": layers.measure,
     "blocks": blocks.measure,
 }
+ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
+BENCHMARKS = SPEED | ACCURACY
 
 
 def main(names: list[str]) -> None:
@@ -31,7 +33,7 @@ def main(names: list[str]) -> None:
         sys.exit(f"unknown benchmark {strange[0]!r}; known: {', '.join(BENCHMARKS)}")
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
-    for name in names or list(BENCHMARKS):
+    for name in names or list(SPEED):
         print(f"\n== {name}: {(BENCHMARKS[name].__doc__ or '').strip().splitlines()[0]}", flush=True)
         rows = BENCHMARKS[name]()
         show(rows)
@@ -51,8 +53,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     heads = list(rows[0])
     cells = [[text(row[head]) for head in heads] for row in rows]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
-    for line in [heads, *cells]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for line in [heads, ["-" * width for width in widths], *cells]:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
 
 
 def text(value: object) -> str:

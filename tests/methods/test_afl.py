@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.methods import _ridge
 from tests.conftest import pooled, relative
 from tests.methods.oracles import afl_pairwise, stacked
 
@@ -99,3 +100,32 @@ def test_a_client_is_taken_out_again_by_subtraction() -> None:
     rest = fs.Moments.from_arrays(everybody.state) - fs.Moments.of(own.inputs, own.labels, classes=10)
     assert rest.count == int(without.state["count"])
     assert relative(fs.solve(rest).weights, without.state["weight"]) < 1e-9
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_auto_ridge_is_the_cross_validated_one_whatever_the_split(intercept: bool) -> None:
+    rng = np.random.default_rng(3)
+    y = rng.integers(3, size=80)
+    x = rng.normal(size=(80, 30)) + rng.normal(size=(3, 30))[y] * 0.3
+    targets, chosen = np.eye(3)[y], []
+    for count in (1, 4, 40):
+        rows = np.array_split(rng.permutation(80), count)
+        clients = {f"c{i:02d}": {"train": (x[r], y[r])} for i, r in enumerate(rows)}
+        result = fs.run(fs.AFL(ridge="auto", intercept=intercept), fs.Federation.from_arrays(clients, classes=3))
+        assert result.json()["server"]["ridge"] == float(result.state["ridge"])
+        chosen.append(float(result.state["ridge"]))
+    assert chosen[1:] == pytest.approx([chosen[0]] * 2, rel=1e-9)
+    centred, wanted = (x - x.mean(0), targets - targets.mean(0)) if intercept else (x, targets)
+
+    def error(ridge: float) -> float:
+        hat = centred @ np.linalg.solve(centred.T @ centred + ridge * np.eye(30), centred.T)
+        return float(np.square(wanted - hat @ wanted).sum() / (80 - intercept - np.trace(hat)) ** 2)
+
+    unit = np.square(centred).sum() / 30
+    assert chosen[0] == pytest.approx(min(_ridge.SHARED_RIDGES, key=lambda factor: error(factor * unit)) * unit)
+    weights = stacked([(1.0, centred, wanted)], chosen[0])
+    assert relative(result.state["weight"], weights) < 1e-8
+
+
+def test_the_papers_ridge_is_the_default() -> None:
+    assert fs.AFL().ridge == 0

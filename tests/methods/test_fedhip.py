@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve.methods import _ridge, fedhip
-from fedsolve.solver import whiten
+from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
 from tests.methods.oracles import fedhip_personal, fedhip_recursion, stacked
 
@@ -150,3 +150,28 @@ def test_whitened_rows_and_moments_agree_on_the_space() -> None:
     rows = fed.clients["c0"].train.inputs
     q = whiten(total, 1.0, rows)
     np.testing.assert_allclose(q @ q.T, rows @ np.linalg.solve(total.gram + np.eye(15), rows.T), rtol=1e-9)
+
+
+def test_auto_beta_is_the_servers_and_clients_use_it() -> None:
+    fed = federation()
+    auto = fs.run(fs.FedHiP(alpha=3.0, beta="auto"), fed)
+    beta = float(auto.state["beta"])
+    assert auto.json()["server"]["beta"] == beta
+    total = fs.Moments.of(np.vstack([x for x, _ in pairs(fed)]), np.vstack([y for _, y in pairs(fed)]).argmax(1))
+    assert beta == pytest.approx(cross_validated_ridge(total, _ridge.SHARED_RIDGES), rel=1e-9)
+    fixed = fs.run(fs.FedHiP(alpha=3.0, beta=beta), fed)
+    for name in fed.clients:
+        assert relative(auto.models[name].arrays["weight"], fixed.models[name].arrays["weight"]) < 1e-12
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("method", "name"), [(fs.FedHiP(), "alpha"), (fs.APFL(d_primary=9, d_refine=9), "lam")])
+def test_a_client_with_too_few_samples_to_choose_keeps_the_global_model(
+    method: fs.Method, name: str, size: int
+) -> None:
+    fed = federation(sizes=(40, size, 60))
+    result = fs.run(method, fed)
+    assert result.clients["c1"].chosen[name] == 0.0
+    assert result.shared is not None
+    x = pairs(fed)[0][0]
+    np.testing.assert_allclose(result.models["c1"].scores(x), result.shared.scores(x), rtol=1e-9, atol=1e-12)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from scipy.special import softmax
 
 import fedsolve as fs
 from fedsolve.methods import fedprior
-from fedsolve.methods.fedprior import class_shares, discriminant
+from fedsolve.methods.fedprior import class_shares, discriminant, least_squares
 from tests.conftest import relative
 from tests.methods.oracles import stacked
 from tests.methods.test_fedhip import federation, pairs
@@ -40,62 +42,114 @@ def test_without_scatter_or_samples_scores_are_still_finite() -> None:
         assert class_shares(moments).sum() == pytest.approx(1.0)
 
 
-def personal(fed: fs.Federation, k: int, scale: float, pseudocount: float, strength: float, step: float) -> np.ndarray:
-    """The three steps, from the data and by another road: scores on the client's own rows."""
-    x, y = pairs(fed)[k]
-    labels = y.argmax(1)
-    rest = [pair for i, pair in enumerate(pairs(fed)) if i != k]
-    others = fs.Moments.of(
-        np.vstack([a for a, _ in rest]), np.vstack([b for _, b in rest]).argmax(1), classes=4, intercept=True
-    )
-    weight, offset = discriminant(others, 0.02)
+@given(st.integers(0, 2**32), st.sampled_from([0.01, 1.0]))
+def test_least_squares_from_the_discriminant_is_that_of_the_data(seed: int, shrink: float) -> None:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(4, size=60)
+    y[y == 3] = 0  # a class that nobody has
+    x = rng.normal(size=(60, 5)) + rng.normal(size=(4, 5))[y] + 2.0
+    moments = fs.Moments.of(x, y, classes=4, intercept=True)
+    weight, offset = least_squares(moments, discriminant(moments, shrink)[0])
+    within = sum(np.square(x[y == c] - x[y == c].mean(0)).sum() for c in range(3)) / 60
+    centred = x - x.mean(0)
+    wanted = stacked([(1.0, centred, np.eye(4)[y])], 60 * shrink * within / 5)
+    np.testing.assert_allclose(weight, wanted, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(x @ weight + offset, centred @ wanted, rtol=1e-7, atol=1e-9)
+
+
+def weighed(losses: list[float]) -> np.ndarray:
+    weights = [1.0] + [math.exp(max(losses[0] - loss, 0.0)) - 1.0 for loss in losses[1:]]
+    return np.array(weights) / sum(weights)
+
+
+def entropy(scores: np.ndarray, labels: np.ndarray) -> float:
+    return float(sum(np.log(np.exp(row).sum()) - row[label] for row, label in zip(scores, labels, strict=True)))
+
+
+def fitted(
+    labels: np.ndarray, known: np.ndarray, scales: tuple[float, ...], shares: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The two steps from a start, candidate by candidate, with a refit for each sample left out.
+
+    Scores on the client's rows: left out, and with all samples.
+    """
+    count, keep = len(rows), [np.arange(len(rows)) != i for i in range(len(rows))]
+
+    def own(among: np.ndarray, pseudocount: float) -> np.ndarray:
+        return np.log((np.bincount(among, minlength=4) + pseudocount * shares) / (len(among) + pseudocount))
+
+    out, full = [], []
+    for p in fedprior.PSEUDOCOUNTS:
+        for scale in scales:
+            out.append(scale * known + np.stack([own(labels[k], p) for k in keep]))
+            full.append(scale * known + own(labels, p))
+    weights = weighed([entropy(scores, labels) for scores in out])
+    before, after = np.tensordot(weights, out, 1), np.tensordot(weights, full, 1)
+    unit = np.square(rows).sum(1).mean()
+    design = np.column_stack([rows, np.full(count, np.sqrt(unit))])
+    residuals = np.eye(4)[labels] - softmax(before, axis=1)
+    out, full = [before], [after]
+    for step in fedprior.STEPS:
+        for strength in fedprior.STRENGTHS:
+            without = [stacked([(1.0, design[k], residuals[k])], strength * unit) for k in keep]
+            out.append(before + step * np.stack([design[i] @ without[i] for i in range(count)]))
+            full.append(after + step * design @ stacked([(1.0, design, residuals)], strength * unit))
+    weights = weighed([entropy(scores, labels) for scores in out])
+    return np.tensordot(weights, out, 1), np.tensordot(weights, full, 1)
+
+
+def test_a_personal_model_is_the_average_of_all_candidates() -> None:
+    """Against loops over candidates and samples, from the data."""
+    fed = federation(sizes=(40, 25, 18, 8))
+    result = fs.run(fs.FedPrior(), fed)
     everything = np.vstack([a for a, _ in pairs(fed)])
     shares = np.vstack([b for _, b in pairs(fed)]).sum(0) + 1.0
     shares /= shares.sum()
+    for k in (1, 3):
+        x, y = pairs(fed)[k]
+        labels = y.argmax(1)
+        rest = [pair for i, pair in enumerate(pairs(fed)) if i != k]
+        others = fs.Moments.of(
+            np.vstack([a for a, _ in rest]), np.vstack([b for _, b in rest]).argmax(1), classes=4, intercept=True
+        )
+        weight, offset = discriminant(others, 0.02)
+        straight, constant = least_squares(others, weight)
+        starts = [
+            (x @ weight + offset, fedprior.SCALES),
+            (x @ straight + constant, fedprior.STEEPER),
+            (np.zeros(y.shape), (1.0,)),
+        ]
+        fits = [fitted(labels, known, scales, shares, x - everything.mean(0)) for known, scales in starts]
+        mixtures = [(a / 8, b / 8, 1 - (a + b) / 8) for a in range(8, -1, -1) for b in range(8 - a, -1, -1)]
+        losses = [entropy(sum(m * out for m, (out, _) in zip(mix, fits, strict=True)), labels) for mix in mixtures]
+        mixture = weighed(losses) @ np.array(mixtures)
+        wanted = sum(m * full for m, (_, full) in zip(mixture, fits, strict=True))
+        model, chosen = result.models[f"c{k}"], result.clients[f"c{k}"].chosen
+        assert relative(model.scores(x), wanted) < 1e-6
+        assert [chosen[n] for n in ("discriminant", "least_squares", "own")] == pytest.approx(list(mixture), abs=1e-7)
 
-    def own(among: np.ndarray) -> np.ndarray:
-        return np.log((np.bincount(among, minlength=4) + pseudocount * shares) / (len(among) + pseudocount))
 
-    known = scale * (x @ weight + offset)
-    before = np.stack([known[i] + own(np.delete(labels, i)) for i in range(len(x))])
-    rows = x - everything.mean(0)
-    unit = np.square(rows).sum(1).mean()
-    design = np.column_stack([rows, np.full(len(rows), np.sqrt(unit))])
-    correction = stacked([(1.0, design, y - softmax(before, axis=1))], strength * unit)
-    return known + own(labels) + step * design @ correction
-
-
-def test_a_personal_model_is_the_three_steps() -> None:
-    fed = federation(sizes=(40, 25, 60, 8))
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_client_with_too_few_samples_keeps_the_federations_model(size: int) -> None:
+    fed = federation(sizes=(40, size, 60))
     result = fs.run(fs.FedPrior(), fed)
-    for k, name in enumerate(fed.clients):
-        chosen = result.clients[name].chosen
-        assert chosen.keys() == {"scale", "pseudocount", "strength", "step"}
-        x = pairs(fed)[k][0]
-        assert relative(result.models[name].scores(x), personal(fed, k, **chosen)) < 1e-8
+    assert result.clients["c1"].chosen == {
+        "discriminant": 1.0, "least_squares": 0.0, "own": 0.0, "pseudocount": 1000.0, "step": 0.0
+    }  # fmt: skip
+    assert result.shared is not None
+    x = pairs(fed)[2][0]
+    agree = (result.models["c1"].predict(x) == result.shared.predict(x)).mean()
+    assert agree > 0.9
 
 
-def test_choices_are_those_of_least_left_out_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The correction's left-out scores, against refits without each sample."""
-    rng = np.random.default_rng(0)
-    rows, before, labels = rng.normal(size=(20, 4)), rng.normal(size=(20, 3)), rng.integers(3, size=20)
-    seen: list[tuple[tuple[float, float], np.ndarray]] = []
-
-    def choose(candidates, scores, labels):  # type: ignore[no-untyped-def]
-        seen.extend((pair, scores(pair)) for pair in candidates)
-        return candidates[-1]
-
-    monkeypatch.setattr(fedprior, "_choose", choose)
-    fedprior._correction(rows, before, labels)
-    unit = np.square(rows).sum(1).mean()
-    design = np.column_stack([rows, np.full(20, np.sqrt(unit))])
-    residuals = np.eye(3)[labels] - softmax(before, axis=1)
-    assert seen[0][0][1] == 0.0
-    for (strength, step), scores in seen[::9]:
-        for i in range(20):
-            keep = np.arange(20) != i
-            without = stacked([(1.0, design[keep], residuals[keep])], strength * unit)
-            np.testing.assert_allclose(scores[i], before[i] + step * design[i] @ without, rtol=1e-6, atol=1e-7)
+@given(st.lists(st.floats(0.0, 1e4), min_size=1, max_size=6))
+def test_weights_sum_to_one_and_ties_stay_with_the_first(levels: list[float]) -> None:
+    labels = np.zeros(5, dtype=int)
+    scores = [np.column_stack([np.full(5, -level), np.zeros(5)]) for level in levels]
+    weights = fedprior._weigh(scores, labels)
+    assert weights.sum() == pytest.approx(1.0)
+    assert (weights >= 0).all()
+    assert fedprior._weigh([scores[0]] * 3, labels).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_a_client_with_its_own_class_shares_uses_them() -> None:

@@ -15,12 +15,16 @@ from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.federation import Samples, Task
 from fedsolve.features.maps import FeatureMap
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, Solution, left_out
+from fedsolve.solver import RidgePath, Solution, cross_validated_ridge, left_out
 
 RIDGES = tuple(
     10.0**power for power in range(2, -6, -1)
 )  # times the mean square of the features: what auto chooses from
+SHARED_RIDGES = tuple(
+    10.0 ** (-power / 2) for power in range(9)
+)  # times the mean diagonal: what the server chooses from
 FEW_SAMPLES = 100
+TOO_FEW = 3  # below this, leaving one out leaves nothing to choose by: the first candidate stands, the global model
 STEEPNESS = 20.0  # of the sigmoid that smooths the count of errors; 10 to 50 choose nearly alike
 TIE = 1e-9  # losses a sample that differ by less are equal
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
@@ -80,6 +84,11 @@ def one_hot(labels: NDArray[np.int64], classes: int) -> Float:
     return rows
 
 
+def server_ridge(ridge: float | str, total: Moments, *, intercept: bool = False) -> float:
+    """The ridge as given; where it is "auto", by generalised cross-validation on the sums alone."""
+    return cross_validated_ridge(total, SHARED_RIDGES, intercept=intercept) if isinstance(ridge, str) else float(ridge)
+
+
 def choose_ridge(task: Task, train: Samples, *, intercept: bool) -> float:
     """The strength with the best leave-one-out predictions on the client's own training data."""
     rows = design(train, intercept=False)
@@ -103,8 +112,11 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
 
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
     minus best other. The count itself takes few values and ties; squared error looks away from the decision. Below
-    `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first.
+    `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first;
+    below `TOO_FEW` samples too, which is why methods put the candidate nearest the global model there.
     """
+    if len(labels) < TOO_FEW:
+        return candidates[0]
     rows = np.arange(len(labels))
 
     def loss(scores: Float) -> float:
@@ -116,5 +128,5 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
         return float(expit(STEEPNESS * (others.max(1) - own)).sum())
 
     losses = np.array([loss(scores) for scores in predictions])
-    # Rounding must not decide between equals (one sample left out leaves nothing to choose by): the first wins.
+    # Rounding must not decide between equals: the first wins.
     return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]

@@ -30,7 +30,12 @@ class AFL(Method):
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, once"
     laws: ClassVar[frozenset[str]] = frozenset({"split-invariant", "order-free", "one-model"})
 
-    ridge: float = parameters.number(0.0, "ridge of the pooled solution, added once on the server", low=0)
+    ridge: float | str = parameters.number(
+        0.0,
+        "ridge of the pooled solution, added once on the server; auto: by cross-validation on the sums alone",
+        low=0,
+        auto=True,
+    )
     intercept: bool = parameters.flag(False, "add an intercept that is not penalised")
 
     def __post_init__(self) -> None:
@@ -43,8 +48,10 @@ class AFL(Method):
     def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
         """One solve on the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        solution = solve(total, self.ridge, intercept=self.intercept, solver="auto")
-        return {**total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
+        ridge = _ridge.server_ridge(self.ridge, total, intercept=self.intercept)
+        solution = solve(total, ridge, intercept=self.intercept, solver="auto")
+        known = {"ridge": np.array(ridge)}
+        return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
 
     def update(
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator

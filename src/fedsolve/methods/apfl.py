@@ -24,10 +24,9 @@ from fedsolve.features.maps import ACTIVATIONS, RandomProjection
 from fedsolve.method import Method
 from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, cross_validated_ridge, left_out, solve
+from fedsolve.solver import RidgePath, left_out, solve
 
 LAMBDAS = tuple(step / 10 for step in range(1, 11))  # what lam=auto chooses from, beside 0
-GAMMAS = tuple(10.0 ** (-power / 2) for power in range(9))  # times the mean diagonal: what gamma=auto chooses from
 _WORDS = tuple(ACTIVATIONS)
 
 
@@ -71,7 +70,7 @@ class APFL(Method):
     def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
         """APFL (10): the shared stream from the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        gamma = cross_validated_ridge(total, GAMMAS) if isinstance(self.gamma, str) else self.gamma
+        gamma = _ridge.server_ridge(self.gamma, total)
         solution = solve(total, gamma, solver="auto")
         known = {"seeds": state["seeds"], "gamma": np.array(gamma)}
         return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}

@@ -26,7 +26,7 @@ from fedsolve.solver import RidgePath, left_out, solve, whiten
 
 ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept")
-_SENT = ("triangle", "cross", "count", *_MODEL)
+_SENT = ("triangle", "cross", "count", "beta", *_MODEL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class FedHiP(Method):
         low=0,
         auto=True,
     )
-    beta: float = parameters.number(1.0, "ridge, added once", low=0)
+    beta: float | str = parameters.number(
+        1.0, "ridge, added once; auto: the server's, by cross-validation on the sums alone", low=0, auto=True
+    )
     intercept: bool = parameters.flag(False, "add an intercept that is not penalised")
 
     def __post_init__(self) -> None:
@@ -57,8 +59,10 @@ class FedHiP(Method):
     def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
         """FedHiP (12): the global model from the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        solution = solve(total, self.beta, intercept=self.intercept, solver="auto")
-        return {**total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
+        beta = _ridge.server_ridge(self.beta, total, intercept=self.intercept)
+        solution = solve(total, beta, intercept=self.intercept, solver="auto")
+        known = {"beta": np.array(beta)}
+        return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
 
     def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
         """Not part of any sum yet."""
@@ -73,12 +77,12 @@ class FedHiP(Method):
 
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
-        total = Moments.from_arrays(message, task.space)
+        total, beta = Moments.from_arrays(message, task.space), float(message["beta"])
         alpha = self.alpha
         if isinstance(alpha, str):
             alpha = self._choose(total, message, task, train, counted=bool(private["counted"]))
         own = _ridge.moments(task, train, intercept=self.intercept)
-        solution = solve(total + own.scaled(alpha), self.beta, intercept=self.intercept, solver="auto")
+        solution = solve(total + own.scaled(alpha), beta, intercept=self.intercept, solver="auto")
         return {**_ridge.linear_model(solution), "alpha": np.array(alpha)}
 
     def _choose(self, total: Moments, message: Arrays, task: Task, train: Samples, *, counted: bool) -> float:
@@ -91,7 +95,7 @@ class FedHiP(Method):
         rows = _ridge.design(train, intercept=self.intercept)
         prior = _ridge.scores(message, train.inputs)
         targets = _ridge.one_hot(train.labels, task.classes)
-        path = RidgePath.of(whiten(total, self.beta, rows, intercept=self.intercept), targets - prior)
+        path = RidgePath.of(whiten(total, float(message["beta"]), rows, intercept=self.intercept), targets - prior)
 
         def predicted(alpha: float) -> Float:
             shrunk = path.squares / (1.0 + alpha * path.squares)
