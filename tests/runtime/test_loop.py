@@ -432,7 +432,7 @@ def test_slow_clients_are_told_so_and_nobody_else_sees_it() -> None:
     federation = fs.Federation.from_arrays({n: {"train": (x[:k], y[:k])} for n, k in sizes.items()}, classes=2)
     transport = InProcess(Paced(ridge=1.0), federation)
     outcome = drive(Paced(ridge=1.0), federation.task, transport)
-    paces = arrays.take("private", transport._memory["slow"])["paces"]
+    paces = arrays.take("private", transport.memory["slow"])["paces"]
     assert paces[0] == 1.0
     assert paces[1] > 1.0
     assert (np.diff(paces) >= 0).all()
