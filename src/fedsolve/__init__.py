@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import ParameterError as ParameterError
     from fedsolve.errors import SingularError as SingularError
+    from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
     from fedsolve.method import Plan as Plan
     from fedsolve.methods import create as create
@@ -54,6 +55,7 @@ _HOMES = {
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
+    "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Plan"),
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),

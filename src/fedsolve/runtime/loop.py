@@ -336,7 +336,9 @@ class Replies:
             right = max(self._members, key=lambda layout: (len(self._members[layout]), layout))
             for layout in [layout for layout in self._members if layout != right]:
                 for client in sorted(self._members.pop(layout)):
-                    self._fail(client, f"its reply has {_words(layout)} where those of most have {_words(right)}")
+                    self._fail(
+                        client, f"its reply has {named.words(layout)} where those of most have {named.words(right)}"
+                    )
                 self._sums = {key: total for key, total in self._sums.items() if key[1] != layout}
         if self._fold == "sum":
             return next(iter(self._sums.values()), {})
@@ -347,10 +349,6 @@ class Replies:
         if not self._tolerate:
             raise DataError(f"client {client!r}: {reason}")
         self.failed[client] = reason
-
-
-def _words(layout: Layout) -> str:
-    return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in layout) or "nothing"
 
 
 class Tallies:
