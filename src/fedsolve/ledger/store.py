@@ -21,17 +21,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedsolve import arrays as named
 from fedsolve import codec
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data.federation import Task
 from fedsolve.errors import DataError, FedsolveError, unknown
 from fedsolve.ledger.contribution import Contribution, claimed, read_bytes
+from fedsolve.ledger.influence import Influence, influence
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.total import Total
 from fedsolve.ledger.validate import Finding, content, examine
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.moments import Moments
 
 APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
@@ -125,7 +128,8 @@ class Solved:
             self.shared.save(directory / "models" / "global.safetensors")
         told = self.terms.metadata() | self.terms.labels() | {"made": "message"}
         told["members"] = " ".join(sorted(member.digest for member in self.members))
-        codec.write_file(directory / "message.safetensors", self.message, told)
+        sent = named.under("message", self.message) | named.under("sent", self.terms.message)
+        codec.write_file(directory / "message.safetensors", sent, told)
         codec.write_file(directory / "state.safetensors", self.state)
         return directory
 
@@ -303,6 +307,17 @@ class Ledger:
             found = self._all("SELECT data FROM member WHERE client = ? AND digest = ?", (member.client, member.digest))
             if found:  # nobody took it out meanwhile
                 yield member, codec.decode(found[0][0])
+
+    def influence(self) -> list[Influence]:
+        """What each client does to the predictions of all, the most suspicious first."""
+        self.settle()
+        total = Moments.from_arrays(self.total())
+
+        def parts() -> Iterator[tuple[str, Moments]]:
+            for member, arrays in self.parts():
+                yield member.client, Moments.from_arrays(arrays)
+
+        return influence(parts(), total)
 
     def verify(self) -> Check:
         """Whether the file is whole, its contributions unchanged, and the total their sum; a drifted one is rebuilt."""

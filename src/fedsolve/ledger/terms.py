@@ -56,7 +56,8 @@ class Terms:
     method: Method
     task: Task
     seed: int
-    start: Arrays  # the server's state before the first contribution
+    start: Arrays  # the server's state before the first contribution; it stays there
+    message: Arrays  # what a client is sent before it contributes
     layout: Layout  # of a contribution: names, types, shapes
     ones: int | None = None  # the feature that is always one, where there is one
     bound: float | None = None  # the length that no sample's features exceed, where one is declared
@@ -87,7 +88,8 @@ class Terms:
         always = np.flatnonzero(
             (Moments.from_arrays(blank).diagonal() == 1.0) & (Moments.from_arrays(drawn).diagonal() == 1.0)
         )
-        return cls(method, task, seed, start, layout, int(always[-1]) if len(always) else None, bound)
+        ones = int(always[-1]) if len(always) else None
+        return cls(method, task, seed, start, method.message(start, PROBE), layout, ones, bound)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,17 +98,12 @@ class Terms:
         return features, targets
 
     @property
-    def message(self) -> Arrays:
-        """What a client is sent before it contributes."""
-        return self.method.message(self.start, PROBE)
-
-    @property
     def digest(self) -> str:
         """Of everything that decides what a contribution means."""
         told = self.metadata()
         words = json.dumps({key: told[key] for key in sorted(told) if key not in ("features", "bound", "made")})
         found = hashlib.sha256(words.encode())
-        found.update(codec.encode(self.start))
+        found.update(codec.encode(self.message))
         return found.hexdigest()[:32]
 
     def metadata(self) -> dict[str, str]:
@@ -131,15 +128,15 @@ class Terms:
         }
 
     def write(self) -> codec.Bytes:
-        """As bytes."""
-        return codec.encode(self.start, self.metadata())
+        """As bytes, for the server."""
+        return codec.encode(named.under("start", self.start) | named.under("sent", self.message), self.metadata())
 
     def save(self, path: Path) -> None:
         """Write an invitation: all that a site needs to contribute."""
-        codec.write_file(path, self.start, self.metadata())
+        codec.write_file(path, named.under("sent", self.message), self.metadata())
 
     @classmethod
-    def read(cls, start: Arrays, told: dict[str, str], source: str, features: str | None = None) -> Terms:
+    def read(cls, arrays: Arrays, told: dict[str, str], source: str, features: str | None = None) -> Terms:
         """From arrays and texts. `features` says where the feature map is here; None: it is not needed here."""
         try:
             if told.get("fedsolve") != FORMAT or "layout" not in told:
@@ -161,7 +158,8 @@ class Terms:
             method = methods.create(told["method"], json.loads(told["settings"]))
             layout = tuple((str(n), str(kind), tuple(shape)) for n, kind, shape in json.loads(told["layout"]))
             ones, bound = json.loads(told["ones"]), json.loads(told["bound"])
-            return cls(method, task, int(told["seed"]), start, layout, ones, bound)
+            start, sent = named.take("start", arrays), named.take("sent", arrays)
+            return cls(method, task, int(told["seed"]), start, sent, layout, ones, bound)
         except FedsolveError as error:
             raise DataError(f"{source} cannot be used: {error}") from error
         except (KeyError, ValueError, TypeError, AttributeError, StopIteration) as error:
@@ -187,8 +185,8 @@ class Terms:
 
 def load_terms(path: Path, features: str = "") -> Terms:
     """The terms in an invitation, with the feature map that is here."""
-    start, told = codec.read_file(path)
-    return Terms.read(start, told, str(path), features)
+    arrays, told = codec.read_file(path)
+    return Terms.read(arrays, told, str(path), features)
 
 
 def _samples(task: Task) -> tuple[Samples, Samples]:
