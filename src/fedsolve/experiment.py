@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from fedsolve import methods, parameters
 from fedsolve.data import catalog
-from fedsolve.data.federation import Federation, Table
+from fedsolve.data.federation import Federation, Table, Task
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime.inprocess import run
-from fedsolve.runtime.loop import Progress
+from fedsolve.runtime.loop import Keep, Progress
 
 RUNTIMES = ("local",)
 _TEXT = ((str,), "a text")
@@ -95,8 +97,24 @@ def method_of(settings: Settings) -> Method:
     return methods.create(settings.method, chosen)
 
 
-def execute(settings: Settings, progress: Progress | None = None) -> Result:
-    """Run an experiment. Everything that can be refused is refused before anything is computed."""
+@contextmanager
+def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Keep | None]:
+    """What puts replies into a ledger, where one is named."""
+    if path is None:
+        yield None
+        return
+    from fedsolve.ledger.contribution import Contribution
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger.join(path, method, task, seed=seed) as ledger:
+        yield lambda client, reply: ledger.add(Contribution.of(client, reply))
+
+
+def execute(settings: Settings, progress: Progress | None = None, ledger: Path | None = None) -> Result:
+    """Run an experiment. Everything that can be refused is refused before anything is computed.
+
+    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none.
+    """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method, features = method_of(settings), maps.parse(settings.features)
@@ -108,7 +126,15 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
         table = table.with_features(features, progress)
     mapping = time.perf_counter() - started
     federation = split_of(settings, table)
-    result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
+    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+        result = run(
+            method,
+            federation,
+            seed=settings.seed,
+            participation=settings.participation,
+            progress=progress,
+            on_reply=on_reply,
+        )
     resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
     result = replace(
         result,

@@ -68,3 +68,8 @@ def claimed(data: Bytes, otherwise: str) -> str:
         return codec.read(data)[1].get("client", otherwise)[:100]
     except (DataError, AttributeError, TypeError):
         return otherwise
+
+
+def load_contribution(path: Path, terms: Terms) -> Contribution:
+    """The contribution in a file."""
+    return Contribution.read(read_bytes(path), terms, str(path))

@@ -12,7 +12,7 @@ from fedsolve import codec
 from fedsolve.arrays import Array, take
 from fedsolve.data import catalog
 from fedsolve.data.federation import Samples, Task, check_range, client_names
-from fedsolve.errors import DataError, unknown
+from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.features.cache import Progress, extract
 from fedsolve.features.images import ANY_SIZE
@@ -80,6 +80,21 @@ def task_of(data: str, features: str, progress: Progress | None = None) -> Task:
         raise DataError(f"the pictures of {data} need a feature map: name it with --features")
     found.shape(table.raw)  # refuses inputs that the map does not take
     return Task(table.classes, table.raw, found, table.class_names, table.feature_names)
+
+
+def stated_task(classes: int, inputs: str, features: str) -> Task:
+    """A task from the number of classes and the shape of inputs as a text: "64", "28x28"."""
+    try:
+        shape = tuple(int(side) for side in inputs.split("x"))
+        if not all(side > 0 for side in shape):
+            raise ValueError
+    except ValueError:
+        raise ParameterError(f"inputs must be a shape, as in 64 or 28x28; got {inputs!r}") from None
+    if classes < 1:
+        raise ParameterError(f"classes must be an integer of at least 1; got {classes!r}")
+    found = maps.parse(features)
+    found.shape(shape)  # refuses inputs that the map does not take
+    return Task(classes, shape, found)
 
 
 def samples(data: str, task: Task, client: str, progress: Progress | None = None) -> Samples:

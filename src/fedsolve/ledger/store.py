@@ -194,6 +194,18 @@ class Ledger:
             raise DataError(f"cannot make {path}: {error}") from error
         return cls(place)
 
+    @classmethod
+    def join(cls, path: str | Path, method: Method, task: Task, *, seed: int = 0) -> Ledger:
+        """The ledger in a file, for a run of that method on that task; a new one where there is no file."""
+        if not Path(path).exists():
+            return cls.create(path, method, task, seed=seed)
+        ledger = cls(path)
+        refused = ledger.terms.refusal(Terms.make(method, task, seed=seed).labels())
+        if refused:
+            ledger.close()
+            raise DataError(f"this run cannot contribute to {path}: {refused}")
+        return ledger
+
     def __enter__(self) -> Ledger:
         return self
 

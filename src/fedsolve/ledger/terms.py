@@ -101,7 +101,7 @@ class Terms:
     def digest(self) -> str:
         """Of everything that decides what a contribution means."""
         told = self.metadata()
-        words = json.dumps({key: told[key] for key in sorted(told) if key not in ("features", "bound", "made")})
+        words = json.dumps({key: told[key] for key in sorted(told) if key not in ("features", "bound", "made", "seed")})
         found = hashlib.sha256(words.encode())
         found.update(codec.encode(self.message))
         return found.hexdigest()[:32]

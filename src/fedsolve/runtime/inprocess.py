@@ -21,7 +21,7 @@ from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
-from fedsolve.runtime.loop import Inbox, Progress, Request, Tick, correct, drive, handle
+from fedsolve.runtime.loop import Inbox, Keep, Progress, Request, Tick, correct, drive, handle
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -157,11 +157,13 @@ def run(
     absent: Collection[str] = (),
     workers: int = 0,
     progress: Progress | None = None,
+    on_reply: Keep | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads (0: one a core); it changes the time, never the result.
+    `workers` is the number of threads (0: one a core); it changes the time, never the result. `on_reply` is called
+    with each client and its reply, from several threads; a DataError that it raises refuses the reply.
     """
     if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
@@ -175,7 +177,15 @@ def run(
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")
     started = time.perf_counter()
     transport = InProcess(method, federation, absent=absent, workers=workers)
-    outcome = drive(method, federation.task, transport, seed=seed, participation=participation, progress=progress)
+    outcome = drive(
+        method,
+        federation.task,
+        transport,
+        seed=seed,
+        participation=participation,
+        progress=progress,
+        on_reply=on_reply,
+    )
     task = federation.task
     return Result(
         method=method.name,

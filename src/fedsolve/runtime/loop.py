@@ -24,6 +24,7 @@ from fedsolve.rng import derive
 
 Kind: TypeAlias = Literal["update", "evaluate"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+Keep: TypeAlias = Callable[[str, Arrays], object]  # told of every reply before it is folded; it may refuse one
 Tick: TypeAlias = Callable[[int], None]  # how many are done
 
 
@@ -182,6 +183,7 @@ def drive(
     participation: float = 1.0,
     tolerate: bool = False,
     progress: Progress | None = None,
+    on_reply: Keep | None = None,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
@@ -200,7 +202,7 @@ def drive(
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost))
-        replies = Replies(plan.fold, task.space, tolerate)
+        replies = Replies(plan.fold, task.space, tolerate, on_reply)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
         transport.ask(post.requests(plan.clients), replies, tick)
@@ -282,10 +284,11 @@ class Replies:
     are there; then most clients decide which layout is right, so that it does not matter who came first.
     """
 
-    def __init__(self, fold: Fold, space: int, tolerate: bool) -> None:
+    def __init__(self, fold: Fold, space: int, tolerate: bool, on_reply: Keep | None = None) -> None:
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
         self._fold, self._space, self._tolerate = fold, space, tolerate
+        self._on_reply = on_reply
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._members: dict[Layout, set[str]] = {}
 
@@ -296,7 +299,7 @@ class Replies:
 
     def empty(self) -> Replies:
         """A new one."""
-        return Replies(self._fold, self._space, self._tolerate)
+        return Replies(self._fold, self._space, self._tolerate, self._on_reply)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Check a reply and add it to its sum."""
@@ -308,6 +311,8 @@ class Replies:
                 raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
             if self._tolerate:  # to leave it out, it must be looked at before it is added
                 named.check(reply, "its reply")
+            if self._on_reply:
+                self._on_reply(client, reply)
         except DataError as error:
             self._fail(client, str(error))
             return
