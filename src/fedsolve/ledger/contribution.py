@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,8 @@ class Contribution:
     def write(self, terms: Terms) -> Bytes:
         """As bytes that say which federation they are for."""
         told = {"fedsolve": FORMAT, "made": "contribution", "client": self.client, "digest": self.digest}
-        return codec.encode(self.arrays, {**told, **terms.labels()})
+        labels = terms.labels()
+        return codec.encode(self.arrays, {**told, **labels, "seal": _seal(told | labels)})
 
     def save(self, path: Path, terms: Terms) -> None:
         """Write a file that `read` reads."""
@@ -49,9 +51,15 @@ class Contribution:
         if refused:
             raise DataError(refused)
         found = cls.of(told.get("client", ""), arrays)
-        if found.digest != told.get("digest"):
+        if found.digest != told.get("digest") or _seal(told) != told.get("seal"):
             raise DataError(f"{source} is damaged: its content is not what was written")
         return found
+
+
+def _seal(told: dict[str, str]) -> str:
+    """Of what stands beside the arrays: a name that was damaged on the way is another client's."""
+    words = "\n".join(f"{key} {told.get(key)}" for key in ("client", "digest", "terms"))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def read_bytes(path: Path) -> bytes:

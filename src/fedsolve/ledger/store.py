@@ -329,7 +329,7 @@ class Ledger:
             for member, arrays in self.parts():
                 yield member.client, Moments.from_arrays(arrays)
 
-        return influence(parts(), total)
+        return influence(parts, total)
 
     def verify(self) -> Check:
         """Whether the file is whole, its contributions unchanged, and the total their sum; a drifted one is rebuilt."""
