@@ -12,13 +12,14 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import extraction, floor, recursion, scale
+from . import extraction, floor, ledger, recursion, scale
 
 BENCHMARKS = {
     "floor": floor.measure,
     "recursion": recursion.measure,
     "scale": scale.measure,
     "extraction": extraction.measure,
+    "ledger": ledger.measure,
 }
 
 
