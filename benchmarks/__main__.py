@@ -12,7 +12,7 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import blocks, extraction, floor, layers, local_sgd, natural, personal, recursion, scale
+from . import blocks, extraction, floor, layers, ledger, local_sgd, natural, personal, recursion, scale
 
 SPEED = {
     "floor": floor.measure,
@@ -22,6 +22,7 @@ SPEED = {
     "torch": local_sgd.measure,
     "layers": layers.measure,
     "blocks": blocks.measure,
+    "ledger": ledger.measure,
 }
 ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
 BENCHMARKS = SPEED | ACCURACY

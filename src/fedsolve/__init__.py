@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import SingularError as SingularError
     from fedsolve.export import estimator as estimator
     from fedsolve.export import to_onnx as to_onnx
+    from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
     from fedsolve.method import Plan as Plan
     from fedsolve.methods import create as create
@@ -66,6 +67,7 @@ _HOMES = {
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
     "fedsolve.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
+    "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Plan"),
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),

@@ -36,6 +36,11 @@ def layout(arrays: Arrays) -> Layout:
     return tuple((name, arrays[name].dtype.str, arrays[name].shape) for name in sorted(arrays))
 
 
+def words(shapes: Layout) -> str:
+    """A layout as it stands in errors."""
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in shapes) or "nothing"
+
+
 def flat(inputs: Array) -> Array:
     """One row of numbers a sample."""
     return inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))

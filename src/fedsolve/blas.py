@@ -63,6 +63,28 @@ def packed_diagonal(size: int) -> NDArray[np.int64]:
     return np.concatenate([first * (rows + 1) + 1 - odd, second * (rows + 1) + odd * rows])
 
 
+@lru_cache(maxsize=16)
+def packed_row(size: int, row: int) -> NDArray[np.int64]:
+    """Where a row of the symmetric matrix stands in a packed triangle."""
+    places = unpack(np.arange(packed_size(size), dtype=np.float64), size)
+    return np.concatenate([places[row, : row + 1], places[row + 1 :, row]]).astype(np.int64)
+
+
+def packed_cholesky(triangle: Float, size: int) -> bool:
+    """Replace a packed triangle by that of its factor; false, and nonsense, where a pivot is not positive."""
+    info = ctypes.c_int(0)
+    _routine("dpftrf")(b"N", b"L", size, triangle, info)
+    return info.value == 0
+
+
+def packed_lower_solve(factor: Float, right: Float) -> Float:
+    """The solution X of L X = right, with L packed."""
+    solution = np.array(right, order="F")
+    size, columns = solution.shape
+    _routine("dtfsm")(b"N", b"L", b"L", b"N", b"N", size, columns, 1.0, factor, solution, max(1, size))
+    return solution
+
+
 def cholesky(lower: Float) -> Float | None:
     """The factor L with L L' = the matrix, in the lower triangle of a new matrix; None if a pivot is not positive."""
     factor = lower.copy(order="F")

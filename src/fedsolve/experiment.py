@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsolve import methods, parameters
 from fedsolve.data import catalog
-from fedsolve.data.federation import Federation, Table
+from fedsolve.data.federation import Federation, Table, Task
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
@@ -20,7 +22,7 @@ from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.inprocess import run
-from fedsolve.runtime.loop import Progress, Report
+from fedsolve.runtime.loop import Keep, Progress, Report
 
 RUNTIMES = ("local",)
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
@@ -102,6 +104,19 @@ def method_of(settings: Settings) -> Method:
     return methods.create(settings.method, chosen)
 
 
+@contextmanager
+def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Keep | None]:
+    """What puts replies into a ledger, where one is named."""
+    if path is None:
+        yield None
+        return
+    from fedsolve.ledger.contribution import Contribution
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger.join(path, method, task, seed=seed) as ledger:
+        yield lambda client, reply: ledger.add(Contribution.of(client, reply))
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Clients with their features: the same for all methods on one split."""
@@ -142,26 +157,32 @@ def execute(
     progress: Progress | None = None,
     report: Report | None = None,
     checkpoint: Checkpoint | None = None,
+    ledger: Path | None = None,
     *,
     prepared: Prepared | None = None,
 ) -> Result:
-    """Run an experiment. Everything that can be refused is refused before anything is computed."""
+    """Run an experiment. Everything that can be refused is refused before anything is computed.
+
+    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none.
+    """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else not method.processes
-    result = run(
-        method,
-        federation,
-        seed=settings.seed,
-        participation=settings.participation,
-        progress=progress,
-        report=report,
-        evaluate_every=settings.eval_every,
-        checkpoint=checkpoint,
-    )
+    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+        result = run(
+            method,
+            federation,
+            seed=settings.seed,
+            participation=settings.participation,
+            progress=progress,
+            report=report,
+            evaluate_every=settings.eval_every,
+            checkpoint=checkpoint,
+            on_reply=on_reply,
+        )
     chosen = parameters.values(method)
     resolved = replace(settings, set=chosen, clients=len(federation.clients), rounds=method.rounds, alone=alone)
     result = replace(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +48,10 @@ def predict_file(
     columns = catalog.read_columns(data_path)
     if "x" not in columns:
         raise DataError(f"{data_path} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
+    names = tuple(columns[catalog.NAMES].tolist()) if catalog.NAMES in columns else ()
+    inputs = catalog.in_order(columns["x"], names, model.task.feature_names, str(data_path))
     try:
-        scores = model.scores(_by_name(columns, model.task.feature_names), progress)
+        scores = model.scores(inputs, progress)
     except DataError as error:
         raise DataError(f"{data_path}: {error}") from error
     labels = np.argmax(scores, axis=1)
@@ -80,18 +81,6 @@ def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progr
     if set(truth) <= set(model.task.class_names):
         accuracy = float(np.mean([name == true for name, true in zip(names, truth, strict=True)]))
     return Predictions(labels, names, scores, accuracy, tuple(str(path.relative_to(root)) for path in pictures.files))
-
-
-def _by_name(columns: Mapping[str, Array], names: tuple[str, ...]) -> Array:
-    """The columns in the order the model knows them in, where both sides have names."""
-    if not names or catalog.NAMES not in columns:
-        return columns["x"]
-    found = columns[catalog.NAMES].tolist()
-    missing, strange = sorted(set(names) - set(found)), sorted(set(found) - set(names))
-    if missing or strange:
-        said = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(strange)} besides"] * bool(strange)
-        raise DataError(f"it {' and '.join(said)}; the model takes the columns {', '.join(names)}")
-    return columns["x"][:, [found.index(name) for name in names]]
 
 
 def write_predictions(found: Predictions, path: Path) -> None:

@@ -107,6 +107,17 @@ def class_numbers(labels: Array, class_names: tuple[str, ...], whose: str) -> Ar
     return np.array([numbers[label] for label in labels.tolist()], dtype=np.int64)
 
 
+def in_order(inputs: Array, found: tuple[str, ...], wanted: tuple[str, ...], whose: str) -> Array:
+    """The columns in the order that is wanted, where both sides have names."""
+    if not wanted or not found:
+        return inputs
+    missing, strange = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if missing or strange:
+        said = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(strange)} besides"] * bool(strange)
+        raise DataError(f"{whose}: it {' and '.join(said)}; the model takes the columns {', '.join(wanted)}")
+    return inputs[:, [found.index(name) for name in wanted]]
+
+
 def read_columns(path: Path) -> dict[str, Array]:
     """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file, and the names of its columns."""
     reader = _READERS.get(path.suffix.lower())

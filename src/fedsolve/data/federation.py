@@ -102,7 +102,7 @@ class Federation:
         drawn: dict[str, dict[str, tuple[Array, NDArray[np.int64]]]] = {}
         shape: tuple[int, ...] | None = None
         for client, parts in clients.items():
-            _check_name(client)
+            check_name(client)
             if "train" not in parts or not set(parts) <= {"train", "test"}:
                 raise DataError(f"client {client!r} needs 'train' and may have 'test'; got {sorted(parts)}")
             drawn[client] = {}
@@ -293,7 +293,7 @@ class Table:
             return client_names(len(values)), self.client
         names = [str(value) for value in values]
         for name in names:
-            _check_name(name)
+            check_name(name)
         return names, self.client
 
     def _test_rows(
@@ -397,7 +397,8 @@ def _plausible(classes: int, samples: int, whose: str) -> None:
         raise DataError(f"{whose}: labels run up to {classes - 1} for {samples} samples; number the classes from 0 on")
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse a name that a client cannot have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "global" or len(name.encode()) > 200:
         raise DataError(
             "client names become file names: 1 to 100 characters, no slash, not starting with a dot, not 'global'; "

@@ -25,7 +25,7 @@ from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
-from fedsolve.runtime.loop import Inbox, Progress, Report, Request, Tick, correct, drive, handle
+from fedsolve.runtime.loop import Inbox, Keep, Progress, Report, Request, Tick, correct, drive, handle
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -208,13 +208,15 @@ def run(
     report: Report | None = None,
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
+    on_reply: Keep | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
     `workers` is the number of threads or processes (0: one a core); it changes the time, never the result. `report` is
     told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
-    run goes, and gone on from where one was asked to be resumed.
+    run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
+    its reply, from several threads; a DataError that it raises refuses the reply.
     """
     if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
@@ -249,6 +251,7 @@ def run(
         evaluate_every=evaluate_every,
         resume=resume,
         keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
+        on_reply=on_reply,
     )
     task = federation.task
     return Result(

@@ -27,6 +27,7 @@ LARGEST_PACE = 1e6
 Kind: TypeAlias = Literal["update", "evaluate"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
+Keep: TypeAlias = Callable[[str, Arrays], object]  # told of every reply before it is folded; it may refuse one
 Tick: TypeAlias = Callable[[int], None]  # how many are done
 
 
@@ -209,6 +210,7 @@ def drive(
     evaluate_every: int = 1,
     resume: Snapshot | None = None,
     keep: Callable[[Snapshot], None] | None = None,
+    on_reply: Keep | None = None,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
@@ -231,7 +233,7 @@ def drive(
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
-        replies = Replies(plan.fold, task.space, tolerate)
+        replies = Replies(plan.fold, task.space, tolerate, on_reply)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
         transport.ask(post.requests(plan.clients), replies, tick)
@@ -347,11 +349,12 @@ class Replies:
     are there; then most clients decide which layout is right, so that it does not matter who came first.
     """
 
-    def __init__(self, fold: Fold, space: int, tolerate: bool) -> None:
+    def __init__(self, fold: Fold, space: int, tolerate: bool, on_reply: Keep | None = None) -> None:
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
         self.seconds: dict[str, float] = {}  # that clients say they took, where the method asks for it
         self._fold, self._space, self._tolerate = fold, space, tolerate
+        self._on_reply = on_reply
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._members: dict[Layout, set[str]] = {}
 
@@ -362,7 +365,7 @@ class Replies:
 
     def empty(self) -> Replies:
         """A new one."""
-        return Replies(self._fold, self._space, self._tolerate)
+        return Replies(self._fold, self._space, self._tolerate, self._on_reply)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Check a reply and add it to its sum."""
@@ -375,6 +378,8 @@ class Replies:
             seconds = _seconds(head)
             if self._tolerate:  # to leave it out, it must be looked at before it is added
                 named.check(reply, "its reply")
+            if self._on_reply:
+                self._on_reply(client, reply)
         except DataError as error:
             self._fail(client, str(error))
             return
@@ -406,7 +411,9 @@ class Replies:
             right = max(self._members, key=lambda layout: (len(self._members[layout]), layout))
             for layout in [layout for layout in self._members if layout != right]:
                 for client in sorted(self._members.pop(layout)):
-                    self._fail(client, f"its reply has {_words(layout)} where those of most have {_words(right)}")
+                    self._fail(
+                        client, f"its reply has {named.words(layout)} where those of most have {named.words(right)}"
+                    )
                 self._sums = {key: total for key, total in self._sums.items() if key[1] != layout}
         if self._fold == "sum":
             return next(iter(self._sums.values()), {})
@@ -430,10 +437,6 @@ def _seconds(head: Mapping[str, str]) -> float | None:
     if not 0 <= seconds < math.inf:
         raise DataError(f"it says that it took {head['seconds']!r} seconds")
     return seconds
-
-
-def _words(layout: Layout) -> str:
-    return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in layout) or "nothing"
 
 
 class Tallies:

@@ -1,0 +1,211 @@
+"""What all sides of a federation agree on: method, settings, classes, feature space, and what the server starts from.
+
+A ledger holds its terms; an invitation carries them to a site; a contribution says which it was made for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsolve import arrays as named
+from fedsolve import codec, methods, parameters
+from fedsolve.arrays import Array, Arrays, Layout
+from fedsolve.data.federation import Samples, Task
+from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.features import maps
+from fedsolve.features.maps import FeatureMap, difference
+from fedsolve.method import Method
+from fedsolve.moments import Moments
+from fedsolve.rng import check_seed, derive
+
+FORMAT = "1"
+PROBE = "client-0"
+_WORDS = {"method": "its method is", "settings": "its settings are", "classes": "its number of classes is"}
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A feature map that only sites have: the server knows what it is called and how wide it is."""
+
+    specification: str
+    identity: str
+    size: tuple[int, ...]
+
+    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
+        """As it was found where the map is."""
+        return self.size
+
+    def __call__(self, inputs: Array) -> Array:
+        """Refused."""
+        raise DataError(f"the features {self.specification!r} are computed at the sites, not here")
+
+    def __str__(self) -> str:
+        return self.specification
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """A closed-form federation before anybody is in it."""
+
+    method: Method
+    task: Task
+    seed: int
+    start: Arrays  # the server's state before the first contribution; it stays there
+    message: Arrays  # what a client is sent before it contributes
+    layout: Layout  # of a contribution: names, types, shapes
+    ones: int | None = None  # the feature that is always one, where there is one
+    bound: float | None = None  # the length that no sample's features exceed, where one is declared
+
+    @classmethod
+    def make(cls, method: Method, task: Task, *, seed: int = 0, bound: float | None = None) -> Terms:
+        """The terms of a method on a task. The method must add up one round of moments; others are refused."""
+        if bound is not None and not 0 < bound < math.inf:
+            raise ParameterError(f"bound must be a positive number; got {bound!r}")
+        seed = check_seed(seed)
+        if method.rounds != 1:
+            raise ParameterError(
+                f"a ledger keeps one contribution a client, and {method.name} takes {method.rounds} rounds; use a "
+                "closed-form method such as afl, fedhip, apfl or fedprior"
+            )
+        start = method.init_server(task, derive(seed, "server"))
+        names = (PROBE, "client-1")
+        plan = method.plan(start, names)
+        if plan.fold != "sum" or tuple(plan.clients) != names:
+            raise ParameterError(f"a ledger keeps sums over all clients, and {method.name} does not fold by a sum")
+        blank, drawn = (_reply(method, task, seed, start, sample) for sample in _samples(task))
+        layout = named.layout(blank)
+        if [name for name, _, _ in layout] != ["count", "cross", "triangle"]:
+            raise ParameterError(
+                f"a ledger keeps moments (triangle, cross, count); a client of {method.name} sends "
+                f"{named.words(layout)}; use a closed-form method such as afl, fedhip, apfl or fedprior"
+            )
+        always = np.flatnonzero(
+            (Moments.from_arrays(blank).diagonal() == 1.0) & (Moments.from_arrays(drawn).diagonal() == 1.0)
+        )
+        ones = int(always[-1]) if len(always) else None
+        return cls(method, task, seed, start, method.message(start, PROBE), layout, ones, bound)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Features and targets of the moments."""
+        features, targets = next(shape for name, _, shape in self.layout if name == "cross")
+        return features, targets
+
+    @property
+    def digest(self) -> str:
+        """Of everything that decides what a contribution means."""
+        told = self.metadata()
+        words = json.dumps({key: told[key] for key in sorted(told) if key not in ("features", "bound", "made", "seed")})
+        found = hashlib.sha256(words.encode())
+        found.update(codec.encode(self.message))
+        return found.hexdigest()[:32]
+
+    def metadata(self) -> dict[str, str]:
+        """All of it but the arrays, as texts."""
+        task = self.task
+        return {
+            "fedsolve": FORMAT,
+            "made": "terms",
+            "method": self.method.name,
+            "settings": json.dumps(parameters.values(self.method)),
+            "seed": str(self.seed),
+            "classes": str(task.classes),
+            "class_names": json.dumps(task.class_names),
+            "feature_names": json.dumps(task.feature_names),
+            "inputs": json.dumps(task.inputs),
+            "features": str(task.features),
+            "identity": task.features.identity,
+            "width": json.dumps(task.shape),
+            "layout": json.dumps(self.layout),
+            "ones": json.dumps(self.ones),
+            "bound": json.dumps(self.bound),
+        }
+
+    def write(self) -> codec.Bytes:
+        """As bytes, for the server."""
+        return codec.encode(named.under("start", self.start) | named.under("sent", self.message), self.metadata())
+
+    def save(self, path: Path) -> None:
+        """Write an invitation: all that a site needs to contribute."""
+        codec.write_file(path, named.under("sent", self.message), self.metadata())
+
+    @classmethod
+    def read(cls, arrays: Arrays, told: dict[str, str], source: str, features: str | None = None) -> Terms:
+        """From arrays and texts. `features` says where the feature map is here; None: it is not needed here."""
+        try:
+            if told.get("fedsolve") != FORMAT or "layout" not in told:
+                raise DataError(f"it holds no terms of a federation, format {FORMAT}")
+            inputs, size = tuple(json.loads(told["inputs"])), tuple(json.loads(told["width"]))
+            remote: FeatureMap = Elsewhere(told["features"], told["identity"], size)
+            task = Task(
+                classes=int(told["classes"]),
+                inputs=inputs,
+                features=remote if features is None else maps.parse(features or told["features"]),
+                class_names=tuple(json.loads(told["class_names"])),
+                feature_names=tuple(json.loads(told["feature_names"])),
+            )
+            if task.features.identity != remote.identity:
+                raise DataError(
+                    f"the features here are not the federation's: "
+                    f"{difference(task.described, maps.described(remote, inputs))}"
+                )
+            method = methods.create(told["method"], json.loads(told["settings"]))
+            layout = tuple((str(n), str(kind), tuple(shape)) for n, kind, shape in json.loads(told["layout"]))
+            ones, bound = json.loads(told["ones"]), json.loads(told["bound"])
+            start, sent = named.take("start", arrays), named.take("sent", arrays)
+            return cls(method, task, int(told["seed"]), start, sent, layout, ones, bound)
+        except FedsolveError as error:
+            raise DataError(f"{source} cannot be used: {error}") from error
+        except (KeyError, ValueError, TypeError, AttributeError, StopIteration) as error:
+            raise DataError(f"{source} is damaged: {type(error).__name__}: {error}") from error
+
+    def refusal(self, told: dict[str, str]) -> str | None:
+        """Why something made for other terms cannot be taken; None where they are these."""
+        if told.get("terms") == self.digest:
+            return None
+        mine, space = self.metadata(), told.get("space", "unknown")
+        if space != self.task.described:
+            return f"its features are not the federation's: {difference(space, self.task.described)}"
+        for key, words in _WORDS.items():
+            if told.get(key) != mine[key]:
+                return f"{words} {told.get(key)}, not the federation's {mine[key]}"
+        return "it was made for another federation: another start, or other names of classes or columns"
+
+    def labels(self) -> dict[str, str]:
+        """What a contribution or message says of the terms it was made for."""
+        told = self.metadata()
+        return {"terms": self.digest, "space": self.task.described, **{key: told[key] for key in _WORDS}}
+
+
+def load_terms(path: Path, features: str = "") -> Terms:
+    """The terms in an invitation, with the feature map that is here."""
+    arrays, told = codec.read_file(path)
+    return Terms.read(arrays, told, str(path), features)
+
+
+def _samples(task: Task) -> tuple[Samples, Samples]:
+    """A blank sample and a drawn one, to see what a method makes of them."""
+    shape = tuple(32 if side < 0 else side for side in task.inputs)
+    drawn = derive(0, "ledger", "probe").integers(1, 255, size=(1, *shape)).astype(np.uint8)
+    label = np.zeros(1, dtype=np.int64)
+    blank, features = np.zeros_like(drawn), task.features
+    return Samples(features(blank), label), Samples(features(drawn), label)
+
+
+def _reply(method: Method, task: Task, seed: int, start: Arrays, sample: Samples) -> Arrays:
+    return reply(method, task, seed, method.message(start, PROBE), PROBE, sample)[1]
+
+
+def reply(
+    method: Method, task: Task, seed: int, message: Arrays, client: str, train: Samples
+) -> tuple[Arrays, Arrays, Arrays]:
+    """What a client is before it contributes, its contribution, and what it is after that."""
+    private = method.init_client(task, train, derive(seed, "client", client))
+    after, sent = method.update(private, message, task, train, derive(seed, "update", client, 1))
+    return private, sent, after

@@ -1,0 +1,297 @@
+"""The ledger: laws of the running sum, removal, refusal, restarts."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import arrays as named
+from fedsolve import codec
+from fedsolve.ledger import validate
+from fedsolve.ledger.contribution import Contribution
+from fedsolve.ledger.store import FOLD, Ledger
+from fedsolve.ledger.terms import Terms
+from fedsolve.ledger.total import Total
+from tests.conftest import relative
+
+FEATURES, CLASSES = 12, 4
+TASK = fs.Task(CLASSES, (FEATURES,))
+METHODS = [fs.AFL(ridge=0.1), fs.AFL(intercept=True), fs.FedHiP(), fs.APFL(d_primary=24, d_refine=8), fs.FedPrior()]
+
+
+def data(number: int, samples: int = 40) -> tuple[Any, Any]:
+    rng = np.random.default_rng(number)
+    x = rng.normal(rng.normal(size=FEATURES), rng.uniform(0.1, 3.0, FEATURES), (samples, FEATURES))
+    return x, rng.integers(CLASSES, size=samples)
+
+
+def contribution(terms: Terms, number: int, client: str = "", samples: int = 40) -> Contribution:
+    x, y = data(number, samples)
+    train = fs.Samples(x, y)
+    rng = np.random.default_rng(0)
+    _, reply = terms.method.update({}, terms.message, terms.task, train, rng)
+    return Contribution.of(client or f"site-{number:04d}", reply)
+
+
+def state_of(terms: Terms, numbers: list[int]) -> Any:
+    """A second derivation: one sum over all samples."""
+    pairs = [data(number) for number in numbers]
+    x, y = np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
+    _, reply = terms.method.update({}, terms.message, terms.task, fs.Samples(x, y), np.random.default_rng(0))
+    return terms.method.aggregate(terms.start, reply)
+
+
+def raw(ledger: Ledger) -> Any:
+    """Everything that decides the sum, bit for bit."""
+    with sqlite3.connect(ledger.path) as db:
+        members = db.execute("SELECT client, digest, data FROM member ORDER BY number").fetchall()
+        return members, db.execute("SELECT upto, high, low FROM total").fetchall()
+
+
+@pytest.fixture(params=METHODS, ids=lambda method: f"{method.name}{'-1' * getattr(method, 'intercept', False)}")
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with Ledger.create(tmp_path / "fed.db", request.param, TASK, seed=3) as made:
+        yield made
+
+
+# --- what it computes ---
+
+
+def test_it_solves_what_one_run_over_all_solves(ledger: Ledger) -> None:
+    numbers = list(range(2 * FOLD + 5))
+    for number in numbers:
+        assert ledger.add(contribution(ledger.terms, number)).event == "added"
+    wanted = state_of(ledger.terms, numbers)
+    assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
+
+
+def test_the_order_of_arrival_leaves_no_trace(tmp_path: Path) -> None:
+    totals = []
+    for seed in range(3):
+        with Ledger.create(tmp_path / f"{seed}.db", fs.FedHiP(), TASK) as ledger:
+            for number in np.random.default_rng(seed).permutation(30):
+                ledger.add(contribution(ledger.terms, int(number)))
+            totals.append(ledger.total())
+    assert named.same(totals[0], totals[1]) and named.same(totals[0], totals[2])
+
+
+def test_a_removed_client_was_never_there(ledger: Ledger) -> None:
+    for number in range(20):
+        ledger.add(contribution(ledger.terms, number))
+    ledger.remove("site-0007")
+    wanted = state_of(ledger.terms, [number for number in range(20) if number != 7])
+    assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
+    assert "site-0007" not in {member.client for member in ledger.members()}
+
+
+@pytest.mark.parametrize("total_only", [False, True])
+def test_a_thousand_changes_leave_no_drift(tmp_path: Path, total_only: bool) -> None:
+    rng = np.random.default_rng(5)
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, total_only=total_only) as ledger:
+        ledger._db.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
+        inside: set[int] = set()
+        for _ in range(1000):
+            number = int(rng.integers(40))
+            mine = contribution(ledger.terms, number)
+            if number in inside and len(inside) > 1:
+                ledger.remove(mine.client, mine if total_only else None)
+                inside.remove(number)
+            elif number not in inside:
+                ledger.add(mine)
+                inside.add(number)
+        wanted = state_of(ledger.terms, sorted(inside))
+        assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-10
+        assert sorted(m.client for m in ledger.members()) == [f"site-{number:04d}" for number in sorted(inside)]
+        check = ledger.verify()
+    assert not check.faults and (check.drift is None if total_only else check.drift < 1e-28)
+
+
+def test_a_client_that_comes_again_replaces_itself(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        ledger.add(contribution(ledger.terms, number))
+    answer = ledger.add(contribution(ledger.terms, 9, client="site-0002"))
+    assert answer.event == "replaced"
+    wanted = state_of(ledger.terms, [1, 3, 9])
+    assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
+    assert len(ledger.members()) == 3
+    ledger.settle()
+    assert ledger.add(contribution(ledger.terms, 2)).event == "replaced"
+    assert relative(ledger.solve().state["weight"], state_of(ledger.terms, [1, 2, 3])["weight"]) < 1e-9
+
+
+def test_the_same_again_changes_nothing(ledger: Ledger) -> None:
+    ledger.add(contribution(ledger.terms, 1))
+    before = raw(ledger)
+    assert ledger.add(contribution(ledger.terms, 1)).event == "unchanged"
+    assert raw(ledger) == before
+
+
+def test_a_feature_that_only_the_removed_client_had_is_exactly_gone(tmp_path: Path) -> None:
+    # Rounding left in such a column would be brought to unit diagonal by the solver, and count as a feature.
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+        for number in range(20):
+            x, y = data(number)
+            if number != 4:
+                x[:, 3] = 0.0
+            moments = fs.Moments.of(x, y, classes=CLASSES)
+            ledger.add(Contribution.of(f"site-{number}", moments.arrays()))
+        ledger.settle()
+        ledger.remove("site-4")
+        left = fs.Moments.from_arrays(ledger.total())
+        assert not left.gram[3].any() and not left.cross[3].any()
+        assert not ledger.solve().state["weight"][3].any()
+
+
+def test_a_giant_that_leaves_takes_no_digits_along(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+        for number in range(FOLD - 1):
+            ledger.add(contribution(ledger.terms, number))
+        x, y = data(99)
+        ledger.add(Contribution.of("giant", fs.Moments.of(1e9 * x, y, classes=CLASSES).arrays()))
+        ledger.remove("giant")
+        wanted = state_of(ledger.terms, list(range(FOLD - 1)))
+        assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
+
+
+def test_exact_sums_are_exact() -> None:
+    # 1 + 1e30 - 1e30 is 1: a plain sum says 0.
+    def part(value: float) -> Any:
+        return fs.Moments(np.array([value]), np.array([[value]]), np.array(1)).arrays()
+
+    total = Total(part(1.0))
+    total.add(part(1e20))
+    total.take(part(1e20))
+    assert total.high["triangle"][0] == 1.0
+
+
+def test_removed_statistics_are_not_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fed.db"
+    with Ledger.create(path, fs.FedHiP(), TASK) as ledger:
+        mine = contribution(ledger.terms, 1)
+        ledger.add(mine)
+        for number in range(2, 20):
+            ledger.add(contribution(ledger.terms, number))
+        needle = np.asarray(mine.arrays["cross"]).tobytes()
+        files = [path, path.with_name("fed.db-wal")]
+        assert any(needle in file.read_bytes() for file in files)
+        ledger.remove(mine.client)
+        assert not any(needle in file.read_bytes() for file in files if file.exists())
+
+
+# --- what it refuses ---
+
+
+def test_a_replay_under_another_name_is_refused_and_kept_in_the_journal(ledger: Ledger) -> None:
+    ledger.add(contribution(ledger.terms, 1))
+    before = raw(ledger)
+    with pytest.raises(fs.DataError, match="replay: 'site-0001'"):
+        ledger.add(contribution(ledger.terms, 1, client="somebody"))
+    assert raw(ledger) == before
+    last = ledger.journal()[-1]
+    assert (last.event, last.client) == ("rejected", "somebody") and "replay" in last.reason
+
+
+@pytest.mark.parametrize("method", [fs.Local()], ids=["local"])
+def test_methods_that_send_no_moments_are_refused(tmp_path: Path, method: fs.Method) -> None:
+    with pytest.raises(fs.ParameterError, match="a ledger keeps moments"):
+        Ledger.create(tmp_path / "fed.db", method, TASK)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(fs.DataError, match="there is no ledger"):
+        Ledger(tmp_path / "none.db")
+    (tmp_path / "other.db").write_bytes(b"something else" * 1000)
+    with pytest.raises(fs.DataError, match="not a ledger"):
+        Ledger(tmp_path / "other.db")
+    with sqlite3.connect(tmp_path / "sql.db") as db:
+        db.execute("CREATE TABLE t (x)")
+    db.close()
+    with pytest.raises(fs.DataError, match="not a ledger of format"):
+        Ledger(tmp_path / "sql.db")
+    Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK).close()
+    with pytest.raises(fs.DataError, match="exists"):
+        Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK)
+
+
+def test_nobody_in_is_nothing_to_solve(ledger: Ledger) -> None:
+    with pytest.raises(fs.DataError, match="nobody is in"):
+        ledger.solve()
+    with pytest.raises(fs.FedsolveError, match="unknown client"):
+        ledger.remove("site-1")
+
+
+def test_only_the_total_is_kept_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "fed.db"
+    with Ledger.create(path, fs.FedHiP(), TASK, total_only=True) as ledger:
+        first, second = contribution(ledger.terms, 1), contribution(ledger.terms, 2)
+        ledger.add(first)
+        ledger.add(second)
+        with pytest.raises(fs.DataError, match="replay"):
+            ledger.add(contribution(ledger.terms, 1, client="somebody"))
+        assert ledger.add(first).event == "unchanged"
+        with pytest.raises(fs.DataError, match="in already and only the total is kept"):
+            ledger.add(contribution(ledger.terms, 3, client=first.client))
+        with pytest.raises(fs.DataError, match="its contribution is needed again"):
+            ledger.remove(first.client)
+        with pytest.raises(fs.DataError, match="not what 'site-0001' contributed"):
+            ledger.remove(first.client, second)
+        with pytest.raises(fs.DataError, match="no single contributions"):
+            list(ledger.parts())
+        needle = np.asarray(first.arrays["cross"]).tobytes()
+        assert needle not in path.read_bytes() + path.with_name("fed.db-wal").read_bytes()
+        ledger.remove(first.client, first)
+        assert relative(ledger.solve().state["weight"], state_of(ledger.terms, [2])["weight"]) < 1e-9
+        assert not ledger.verify().faults
+
+
+def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+        ledger.settle()
+        total = Total(codec.decode(ledger._all("SELECT high FROM total")[0][0]))
+        total.add(contribution(ledger.terms, 9).arrays)
+        ledger._db.execute("UPDATE total SET high = ?", (codec.encode(total.high),))
+        check = ledger.verify()
+        assert any("not the sum of its parts" in fault for fault in check.faults)
+        assert not ledger.verify().faults  # it was rebuilt
+        assert ledger.journal()[-1].event == "rebuilt"
+        wrong = codec.encode(contribution(ledger.terms, 8).arrays)
+        ledger._db.execute("UPDATE member SET data = ? WHERE client = 'site-0002'", (wrong,))
+        assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
+
+
+# --- honest ones pass ---
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5, 200])
+def test_honest_contributions_of_any_size_pass(ledger: Ledger, samples: int) -> None:
+    for number in range(10):
+        ledger.add(contribution(ledger.terms, number, samples=samples))
+
+
+def test_honest_contributions_with_constant_zero_and_wild_features_pass(tmp_path: Path) -> None:
+    scales = np.geomspace(1e-8, 1e8, FEATURES)
+    scales[5] = 0.0
+    for method in (fs.AFL(), fs.FedPrior()):
+        terms = Terms.make(method, TASK)
+        for number in range(10):
+            x, y = data(number, samples=int(3 * 4 ** (number % 4)))
+            x[:, 2] = 1.0
+            _, reply = method.update({}, {}, TASK, fs.Samples(x * scales, y % (1 + number % CLASSES)), None)  # type: ignore[arg-type]
+            assert validate.examine(terms, reply).samples == len(y)
+
+
+def test_terms_know_the_column_of_ones() -> None:
+    assert Terms.make(fs.AFL(), TASK).ones is None
+    assert Terms.make(fs.FedPrior(), TASK).ones == FEATURES
+    with_ones = fs.Federation.from_arrays({"a": {"train": data(0)}}, classes=CLASSES)
+    from fedsolve.features.maps import Ones
+
+    assert Terms.make(fs.AFL(), with_ones.with_features(Ones()).task).ones == FEATURES
