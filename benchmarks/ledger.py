@@ -8,6 +8,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import reduce
+from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 import fedsolve as fs
 from fedsolve import codec
 from fedsolve.ledger.contribution import Contribution
+from fedsolve.ledger.influence import influence
 from fedsolve.ledger.store import PAGE, Ledger
 
 from .timing import ratios, seconds
@@ -84,6 +88,10 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
         for way, pairs in turns.items()
     ]
     rows += _solves(ledger, settle)
+    some = [(member.client, fs.Moments.from_arrays(part)) for member, part in islice(ledger.parts(), 100)]
+    total = reduce(add, (part for _, part in some))
+    taken = seconds(lambda: influence(lambda: some, total))
+    rows.append({"what": f"influence of {len(some)} clients", "seconds": taken, "ratio": "", "bar": "60 s"})
     started = time.perf_counter()
     check = ledger.verify()
     rows.append(

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from fedsolve import arrays as named
 from fedsolve import codec
 from fedsolve.arrays import Arrays
@@ -39,7 +41,7 @@ from fedsolve.moments import Moments
 APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
 PAGE = 16384  # bytes; contributions are large
-FOLD = 16  # contributions that wait at most to be summed
+FOLD = 32  # contributions that wait at most to be summed
 PATIENCE = 60.0  # seconds to wait for another process
 _WAITING = "FROM member WHERE number > (SELECT upto FROM total)"  # not in the total yet
 DAMAGE = 1e-9  # a total that is further off than this was not moved by rounding
@@ -248,7 +250,8 @@ class Ledger:
 
     def offer_files(self, paths: Iterable[Path]) -> Iterator[Answer]:
         """The same for files. One is looked at while another is written."""
-        with ThreadPoolExecutor(2, thread_name_prefix="fedsolve-ledger") as pool:
+        pool = ThreadPoolExecutor(2, thread_name_prefix="fedsolve-ledger")
+        with pool, threadpool_limits(1, user_api="blas"):  # side by side, one BLAS thread each
             waiting: deque[tuple[Path, Future[tuple[Bytes, Contribution | str, Finding | None]]]] = deque()
             for path in paths:
                 waiting.append((path, pool.submit(self._read, path)))
