@@ -140,7 +140,12 @@ def run_command(
         typer.Option(help="Share of the clients that take part in a round. Default: 1.", show_default=False),
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="local, the default: all clients in this process.", show_default=False)
+        str | None,
+        typer.Option(
+            help="local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
+            "engine. For machines of their own see `fedsolve deploy`.",
+            show_default=False,
+        ),
     ] = None,
     alone: Annotated[
         bool | None,

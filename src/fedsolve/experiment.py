@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fedsolve import methods, parameters
@@ -15,10 +19,11 @@ from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
+from fedsolve.runtime import offline
 from fedsolve.runtime.inprocess import run
 from fedsolve.runtime.loop import Progress
 
-RUNTIMES = ("local",)
+RUNTIMES = ("local", "flower")
 _TEXT = ((str,), "a text")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
     **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
@@ -99,16 +104,15 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed."""
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
-    method, features = method_of(settings), maps.parse(settings.features)
-    table = table_of(settings, progress)
-    if not isinstance(settings.test, str):
-        table = replace(table, test=None)  # nobody asks for it, so it needs no features
-    started = time.perf_counter()
-    if features != maps.Identity():
-        table = table.with_features(features, progress)
-    mapping = time.perf_counter() - started
+    method, _ = method_of(settings), maps.parse(settings.features)
+    if settings.runtime == "flower" and find_spec("flwr") is None:
+        raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
+    table, mapping = _mapped(settings, progress)
     federation = split_of(settings, table)
-    result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
+    if settings.runtime == "flower":
+        result = _simulated(settings, method, progress)
+    else:
+        result = run(method, federation, seed=settings.seed, participation=settings.participation, progress=progress)
     resolved = replace(settings, set=parameters.values(method), clients=len(federation.clients), rounds=method.rounds)
     result = replace(
         result,
@@ -121,3 +125,33 @@ def execute(settings: Settings, progress: Progress | None = None) -> Result:
         own = methods.create("local", {"intercept": getattr(method, "intercept", False)})
         result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress))
     return result
+
+
+def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:
+    """The table with its features, and the seconds those took."""
+    features, table = maps.parse(settings.features), table_of(settings, progress)
+    if not isinstance(settings.test, str):
+        table = replace(table, test=None)  # nobody asks for it, so it needs no features
+    started = time.perf_counter()
+    if features != maps.Identity():
+        table = table.with_features(features, progress)
+    return table, time.perf_counter() - started
+
+
+@lru_cache(maxsize=1)
+def _federation(text: str) -> Federation:
+    """The federation that settings stand for, once a process."""
+    settings = Settings(**json.loads(text))
+    return split_of(settings, _mapped(settings)[0])
+
+
+def _simulated(settings: Settings, method: Method, progress: Progress | None) -> Result:
+    offline.switch_off()
+    from fedsolve.runtime import flower
+    from fedsolve.runtime.sites import Job
+
+    data = settings.data
+    here = replace(settings, data=str(Path(data).resolve()) if Path(data).exists() else data)  # workers are elsewhere
+    job = Job(settings.method, parameters.values(method), settings.features, settings.seed, settings.test)
+    load = partial(_federation, json.dumps(asdict(here)))
+    return flower.simulate(job, load, participation=settings.participation, progress=progress)
