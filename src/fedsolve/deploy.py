@@ -608,13 +608,18 @@ done
 
 NGINX = """\
 # Lets sites reach the fleet's part of the SuperLink and nothing else: the control and runtime parts have no user
-# authentication, so they stay on localhost. Put this inside http {{ }}, or run: nginx -c {folder}/nginx.conf
+# authentication, so they stay on localhost. Start it with: nginx -c {folder}/nginx.conf
 events {{}}
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log;
 http {{
   access_log off;
   client_max_body_size 0;
+  client_body_temp_path {folder}/nginx-body;
+  proxy_temp_path {folder}/nginx-proxy;
+  fastcgi_temp_path {folder}/nginx-fastcgi;
+  uwsgi_temp_path {folder}/nginx-uwsgi;
+  scgi_temp_path {folder}/nginx-scgi;
   server {{
     listen {port} ssl;
     ssl_certificate {folder}/server.crt;
