@@ -1,4 +1,4 @@
-"""Run benchmarks by name (default: all), print a table and save JSON below benchmarks/results/."""
+"""Run benchmarks by name (default: all quick ones), print a table and save JSON below benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import extraction, floor, recursion, scale
+from . import extraction, floor, flower, recursion, scale
 
 BENCHMARKS = {
     "floor": floor.measure,
     "recursion": recursion.measure,
     "scale": scale.measure,
     "extraction": extraction.measure,
+    "flower": flower.measure,
 }
+
+
+SLOW = ("flower",)  # most of an hour, so only when asked for
 
 
 def main(names: list[str]) -> None:
@@ -28,7 +32,7 @@ def main(names: list[str]) -> None:
         sys.exit(f"unknown benchmark {strange[0]!r}; known: {', '.join(BENCHMARKS)}")
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
-    for name in names or list(BENCHMARKS):
+    for name in names or [name for name in BENCHMARKS if name not in SLOW]:
         print(f"\n== {name}: {(BENCHMARKS[name].__doc__ or '').strip().splitlines()[0]}", flush=True)
         rows = BENCHMARKS[name]()
         show(rows)

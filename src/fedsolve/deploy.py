@@ -461,15 +461,44 @@ def _open(host: str, port: int) -> bool:
 def _register(
     here: Path, sites: Sequence[str], keys: Mapping[str, str], environment: Mapping[str, str], say: Say
 ) -> None:
-    """Tell the SuperLink which keys to let in; it forgets them when it stops."""
+    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops."""
+
+    def flwr(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["flwr", "supernode", *words, "--format", "json"]
+        return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, timeout=300)
+
+    memory = here / "home" / "registered.json"
+    before = _read_json(memory)  # the node that each key was
+    there = {node["node-id"] for node in _last_json(flwr("list", LINK).stdout).get("nodes", [])}
+    known = {name: node for name, node in before.items() if node[0] in there and node[1] == keys.get(name)}
     for name in sites:
-        command = ["flwr", "supernode", "register", str(here / "keys" / f"{name}.pub"), LINK]
-        done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, timeout=300)
+        if name in known:
+            continue
+        done = flwr("register", str(here / "keys" / f"{name}.pub"), LINK)
         told = done.stdout + done.stderr
-        if done.returncode == 0:
+        found = _last_json(done.stdout)
+        if found.get("success"):
             say(f"registered the key of {name}")
+            known[name] = (str(found["node-id"]), keys[name])
         elif "already" not in told.lower():
             raise DataError(f"the SuperLink refused the key of {name}: {' '.join(told.split())[-300:]}")
+    _write(memory, json.dumps(known))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _last_json(text: str) -> dict[str, Any]:
+    """The JSON object in what a command printed."""
+    start = text.find("{")
+    try:
+        return dict(json.loads(text[start:])) if start >= 0 else {}
+    except ValueError:
+        return {}
 
 
 def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[str, int], say: Say) -> None:
@@ -484,7 +513,8 @@ def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[
             lines.put(line)
         lines.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     seen, run = time.monotonic(), ""
     try:
         while True:
@@ -511,6 +541,9 @@ def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[
         raise
     finally:
         process.wait()
+        reader.join()
+        if process.stdout:
+            process.stdout.close()
     if process.returncode:
         if not _open(*link):
             raise DataError(

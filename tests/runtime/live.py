@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,16 +36,31 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def descendants(pid: int) -> list[int]:
+class Known(NamedTuple):
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    born: str
+
+
+def descendants(pid: int) -> list[Known]:
     """Processes below a process, from /proc."""
-    parents: dict[int, int] = {}
+    found: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+            fields = path.read_text().rpartition(")")[2].split()
+            found[int(path.parent.name)] = (int(fields[1]), fields[19])
+    below = [pid]
+    for each in below:
+        below += [child for child, (parent, _) in found.items() if parent == each]
+    return [Known(child, found[child][1]) for child in below[1:]]
+
+
+def kill(process: Known) -> None:
+    """End a process for good, if it is still the same one."""
+    with suppress(OSError, IndexError):
+        if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19] == process.born:
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def end(process: subprocess.Popen[Any], patience: float = 20.0) -> None:
@@ -54,22 +69,24 @@ def end(process: subprocess.Popen[Any], patience: float = 20.0) -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(patience)
-    for pid in [process.pid, *below]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    process.kill()
     process.wait(10)
+    for each in below:
+        kill(each)
 
 
 class Live:
-    """A federation of so many wards with digits, on free ports of localhost."""
+    """A federation of so many wards with digits or other data, on free ports of localhost."""
 
-    def __init__(self, folder: Path, wards: int) -> None:
-        self.folder, self.names = folder, [f"ward-{letter}" for letter in "abcdefgh"[:wards]]
+    def __init__(self, folder: Path, wards: int, x: Any = None, y: Any = None) -> None:
+        self.folder, self.names = folder, [f"ward-{letter}" for letter in "abcdefghijklmnop"[:wards]]
         self.port, *ports = free_ports(1 + wards)
         deploy.init(folder / "trial", self.names, f"127.0.0.1:{self.port}")
-        table = fs.load("digits")
-        self.owner = np.array(self.names)[np.random.default_rng(0).integers(wards, size=len(table.labels))]
-        self.x, self.y = np.asarray(table.inputs), table.labels
+        if x is None:
+            table = fs.load("digits")
+            x, y = np.asarray(table.inputs), table.labels
+        self.x, self.y = x, y
+        self.owner = np.array(self.names)[np.random.default_rng(0).integers(wards, size=len(y))]
         for name, port in zip(self.names, ports, strict=True):
             rows = self.owner == name
             np.savez(self.site(name) / "data.npz", x=self.x[rows], y=self.y[rows])
