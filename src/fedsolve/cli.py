@@ -333,15 +333,14 @@ def deploy_run_command(
     from fedsolve import deploy, parameters
     from fedsolve.experiment import Settings, method_of
     from fedsolve.result import Result, replaceable
-    from fedsolve.runtime.sites import Job
+    from fedsolve.runtime.sites import Job, Rules
 
     if out.exists() and not replaceable(out):
         raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
     made = method_of(Settings(method=method, set=_assignments(assign or []), rounds=rounds))
     share = _share(test)
     job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)
-    rules = {"min_clients": min_clients, "wait": wait, "timeout": timeout}
-    rules |= {"participation": participation, "evaluate_every": eval_every}
+    rules = Rules((), min_clients, wait, timeout, participation, eval_every)
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo)), out)
 
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
@@ -33,7 +33,7 @@ from fedsolve.data import catalog
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features import maps
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import VERSION, Job
+from fedsolve.runtime.sites import VERSION, Job, Rules
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -409,15 +409,16 @@ def _check_state(folder: Path) -> str:
 # --- run ---
 
 
-def run(folder: Path, job: Job, rules: Mapping[str, Any], out: Path, say: Say) -> Path:
+def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
     """Run a method on the sites of a deployment, from the server's folder; the result lies in `out` after.
 
-    Registers the sites' keys at the SuperLink where it does not know them, and passes on what the server app says.
+    Expects the sites that the folder names, with the keys it holds, unless the rules name some. Registers
+    these keys at the SuperLink where it does not know them, and passes on what the server app says.
     """
     job.create()  # refuses what can be refused before anybody is asked
     maps.parse(job.features)
     given, here = read_env(folder / "server.env"), folder.resolve()
-    sites = [name for name in given.get("SITES", "").split(",") if name]
+    sites = rules.sites or tuple(name for name in given.get("SITES", "").split(",") if name)
     host, port = given.get("LISTEN", "127.0.0.1"), int(given.get("PORT", "8000"))
     if not _open(host, port):
         raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
@@ -432,8 +433,8 @@ def run(folder: Path, job: Job, rules: Mapping[str, Any], out: Path, say: Say) -
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
-        wanted = {"sites": sites, **rules, "keys": keys}
-        values = {"job": json.dumps(vars(job)), "rules": json.dumps(wanted), "out": str(out), "status": str(status)}
+        wanted = asdict(replace(rules, sites=sites, keys=keys))
+        values = {"job": json.dumps(asdict(job)), "rules": json.dumps(wanted), "out": str(out), "status": str(status)}
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
         command = ["flwr", "run", str(here / "app"), LINK, "--stream", "--run-config", str(config)]
         _stream(command, environment, (host, port), say)

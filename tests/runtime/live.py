@@ -20,7 +20,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve import deploy, parameters
-from fedsolve.runtime.sites import Job
+from fedsolve.runtime.sites import Job, Rules
 
 BIN = str(Path(sys.executable).parent)
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -126,7 +126,7 @@ class Live:
 
     def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
         job = Job(method.name, parameters.values(method), seed=2)
-        wanted = {"min_clients": 2, "wait": 240.0, "timeout": 240.0, **rules}
+        wanted = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
         return fs.Result.load(deploy.run(self.server, job, wanted, out, (said if said is not None else []).append))
 
     def in_process(self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None) -> fs.Result:

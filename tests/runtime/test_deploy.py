@@ -27,7 +27,7 @@ from tests.contract.test_catalogue import SMALL
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
 
 from fedsolve import deploy
-from fedsolve.runtime.sites import Job
+from fedsolve.runtime.sites import Job, Rules
 from tests.runtime.live import BIN, ENVIRONMENT, Live, end, free_ports, until
 
 
@@ -211,7 +211,7 @@ def test_check_on_the_command_line(trial: Path) -> None:
 
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
-        deploy.run(trial / "server", Job("afl"), {}, tmp_path / "out", print)
+        deploy.run(trial / "server", Job("afl"), Rules(), tmp_path / "out", print)
 
 
 # --- real processes ---

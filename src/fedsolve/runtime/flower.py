@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve import codec, parameters
 from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation, Task
-from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.errors import DataError, FedsolveError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.result import Result, Seconds
@@ -36,6 +36,7 @@ from fedsolve.runtime.sites import (
     Description,
     FileSite,
     Job,
+    Rules,
     Site,
     SplitSite,
     Terms,
@@ -54,25 +55,6 @@ AGAIN = 10.0  # seconds before a site that failed to say hello is asked once mor
 Say = Callable[[str], None]
 
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How the server treats its sites."""
-
-    sites: tuple[str, ...] = ()  # who is expected; empty: whoever is there
-    min_clients: int = 2  # fewer than these, and the run stops
-    wait: float = 120.0  # seconds for the expected to appear
-    timeout: float = 1800.0  # seconds for an answer
-    participation: float = 1.0
-    evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs a message a site
-    keys: Mapping[str, str] = field(default_factory=dict)  # the public key of each site, where nodes have keys
-
-    def __post_init__(self) -> None:
-        for name, low in (("min_clients", 1), ("wait", 0), ("timeout", 1)):
-            if not getattr(self, name) >= low:
-                shown = name.replace("_", "-")
-                raise ParameterError(f"{shown} must be a number of at least {low}; got {getattr(self, name)!r}")
 
 
 # --- bytes in messages ---

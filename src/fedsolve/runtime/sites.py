@@ -23,7 +23,7 @@ from fedsolve.arrays import Arrays, take
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
 from fedsolve.data.federation import Client, Federation, Samples, Table, Task
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.model import Model
@@ -71,6 +71,25 @@ class Terms:
     class_names: tuple[str, ...]
     inputs: tuple[int, ...]
     feature_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the server treats its sites."""
+
+    sites: tuple[str, ...] = ()  # who is expected; empty: whoever is there
+    min_clients: int = 2  # fewer than these, and the run stops
+    wait: float = 120.0  # seconds for the expected to appear
+    timeout: float = 1800.0  # seconds for an answer
+    participation: float = 1.0
+    evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs a message a site
+    keys: Mapping[str, str] = field(default_factory=dict)  # the public key of each site, where nodes have keys
+
+    def __post_init__(self) -> None:
+        for name, low in (("min_clients", 1), ("wait", 0), ("timeout", 1), ("evaluate_every", 0)):
+            if not getattr(self, name) >= low:
+                shown = name.replace("_", "-")
+                raise ParameterError(f"{shown} must be a number of at least {low}; got {getattr(self, name)!r}")
 
 
 def to_text(value: Job | Description | Terms) -> str:
