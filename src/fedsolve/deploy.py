@@ -420,8 +420,11 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
     given, here = read_env(folder / "server.env"), folder.resolve()
     sites = rules.sites or tuple(name for name in given.get("SITES", "").split(",") if name)
     host, port = given.get("LISTEN", "127.0.0.1"), int(given.get("PORT", "8000"))
-    if not _open(host, port):
-        raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
+    started = time.monotonic()
+    while not _open(host, port):
+        if time.monotonic() - started >= rules.wait:
+            raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
+        time.sleep(min(1.0, rules.wait))
     out = out.resolve()
     home = here / "home"
     _write(

@@ -211,7 +211,7 @@ def test_check_on_the_command_line(trial: Path) -> None:
 
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
-        deploy.run(trial / "server", Job("afl"), Rules(), tmp_path / "out", print)
+        deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)
 
 
 # --- real processes ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 import time
 from collections import deque
@@ -216,6 +217,7 @@ def _failure(reply: Message, timeout: float) -> str:
         failure = reply.content.config_records.get("failure")
         return str(failure.get("reason", "it failed")) if failure else ""
     code, said = reply.error.code, " ".join((reply.error.reason or "").split())
+    said = re.sub(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>", r"\1: \2", said)  # as Flower writes an exception
     known = {
         1: f"its app cannot be loaded: {said}",
         2: f"it raised {said}",
