@@ -12,7 +12,19 @@ from typing import Any
 from fedsolve.result import versions
 from fedsolve.runtime.inprocess import cores
 
-from . import blocks, extraction, floor, layers, ledger, local_sgd, natural, personal, recursion, scale
+from . import (
+    blocks,
+    extraction,
+    floor,
+    flower,
+    layers,
+    ledger,
+    local_sgd,
+    natural,
+    personal,
+    recursion,
+    scale,
+)
 
 SPEED = {
     "floor": floor.measure,
@@ -24,8 +36,9 @@ SPEED = {
     "blocks": blocks.measure,
     "ledger": ledger.measure,
 }
+DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
-BENCHMARKS = SPEED | ACCURACY
+BENCHMARKS = SPEED | DEPLOYMENT | ACCURACY
 
 
 def main(names: list[str]) -> None:

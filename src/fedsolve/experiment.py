@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,12 @@ from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
+from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.inprocess import run
 from fedsolve.runtime.loop import Keep, Progress, Report
 
-RUNTIMES = ("local",)
+RUNTIMES = ("local", "flower")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
 _TEXT = ((str,), "a text")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
@@ -128,14 +132,7 @@ class Prepared:
 
 def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
     """Data, features and split of an experiment."""
-    features = maps.parse(settings.features)
-    table = table_of(settings, progress)
-    if not isinstance(settings.test, str):
-        table = replace(table, test=None)  # nobody asks for it, so it needs no features
-    started = time.perf_counter()
-    if features != maps.Identity():
-        table = table.with_features(features, progress)
-    seconds = time.perf_counter() - started
+    table, seconds = _mapped(settings, progress)
     federation = split_of(settings, table)
     about = {"moved": federation.moved, "skipped": list(table.skipped), "split": _class_counts(federation)}
     return Prepared(federation, seconds, about)
@@ -168,21 +165,29 @@ def execute(
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    if settings.runtime == "flower":
+        if find_spec("flwr") is None:
+            raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
+        if checkpoint is not None or ledger is not None:
+            raise ParameterError("--checkpoint, --resume and --ledger are for --runtime local")
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else not method.processes
-    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
-        result = run(
-            method,
-            federation,
-            seed=settings.seed,
-            participation=settings.participation,
-            progress=progress,
-            report=report,
-            evaluate_every=settings.eval_every,
-            checkpoint=checkpoint,
-            on_reply=on_reply,
-        )
+    if settings.runtime == "flower":
+        result = _simulated(settings, method, progress)
+    else:
+        with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+            result = run(
+                method,
+                federation,
+                seed=settings.seed,
+                participation=settings.participation,
+                progress=progress,
+                report=report,
+                evaluate_every=settings.eval_every,
+                checkpoint=checkpoint,
+                on_reply=on_reply,
+            )
     chosen = parameters.values(method)
     resolved = replace(settings, set=chosen, clients=len(federation.clients), rounds=method.rounds, alone=alone)
     result = replace(
@@ -199,6 +204,37 @@ def execute(
         last = settings.eval_every if not method.processes else own.rounds
         result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress, evaluate_every=last))
     return result
+
+
+def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:
+    """The table with its features, and the seconds those took."""
+    features, table = maps.parse(settings.features), table_of(settings, progress)
+    if not isinstance(settings.test, str):
+        table = replace(table, test=None)  # nobody asks for it, so it needs no features
+    started = time.perf_counter()
+    if features != maps.Identity():
+        table = table.with_features(features, progress)
+    return table, time.perf_counter() - started
+
+
+@lru_cache(maxsize=1)
+def _federation(text: str) -> Federation:
+    """The federation that settings stand for, once a process."""
+    settings = Settings(**json.loads(text))
+    return split_of(settings, _mapped(settings)[0])
+
+
+def _simulated(settings: Settings, method: Method, progress: Progress | None) -> Result:
+    offline.switch_off()
+    from fedsolve.runtime import flower
+    from fedsolve.runtime.sites import Job
+
+    data = settings.data
+    here = replace(settings, data=str(Path(data).resolve()) if Path(data).exists() else data)  # workers are elsewhere
+    job = Job(settings.method, parameters.values(method), settings.features, settings.seed, settings.test)
+    load = partial(_federation, json.dumps(asdict(here)))
+    participation, every = settings.participation, settings.eval_every
+    return flower.simulate(job, load, participation=participation, evaluate_every=every, progress=progress)
 
 
 def command(settings: Mapping[str, Any]) -> str:

@@ -184,6 +184,7 @@ class Outcome:
     clients: Mapping[str, ClientResult]
     history: tuple[Round, ...]
     seconds: Mapping[str, float]
+    failed: Mapping[str, str] = field(default_factory=dict)  # clients that were left out, and why: the last reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,6 +206,7 @@ def drive(
     seed: int = 0,
     participation: float = 1.0,
     tolerate: bool = False,
+    min_clients: int = 1,
     progress: Progress | None = None,
     report: Report | None = None,
     evaluate_every: int = 1,
@@ -215,7 +217,8 @@ def drive(
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
     `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
-    nonsense is left out and listed as missing; without, the run stops and names it. Clients are evaluated after each
+    nonsense is left out and listed as missing; without, the run stops and names it. A round that fewer than
+    `min_clients` answered does not count: the run stops. Clients are evaluated after each
     round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
     is given all it takes to go on behind it, and `resume` is what `keep` was given once.
     """
@@ -227,6 +230,7 @@ def drive(
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
     pace = Pace()
+    failed: dict[str, str] = {}
     results: dict[str, ClientResult] = {}
     for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
@@ -239,9 +243,12 @@ def drive(
         transport.ask(post.requests(plan.clients), replies, tick)
         clock.lap("clients")
         folded = replies.folded()
-        if not replies.answered:
+        failed |= replies.failed
+        if len(replies.answered) < max(1, min_clients):
             reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
-            raise DataError(f"no client answered in round {number}" + (f" ({reasons})" if reasons else ""))
+            few = f"only {len(replies.answered)} of {len(plan.clients)} clients" if replies.answered else "no client"
+            wanted = f", fewer than the {min_clients} that are wanted" if replies.answered else ""
+            raise DataError(f"{few} answered in round {number}{wanted}" + (f" ({reasons})" if reasons else ""))
         lost = (lost | set(plan.clients)) - replies.answered
         pace = pace.after(replies.seconds)
         state = method.aggregate(state, folded)
@@ -252,6 +259,7 @@ def drive(
         if number % evaluate_every == 0 or number == method.rounds:
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         results = tallies.clients
+        failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")
         history.append(
             Round(
@@ -270,7 +278,7 @@ def drive(
             keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
     shared = method.shared(method.message(state, min(results, default="")))
     ordered = {name: results[name] for name in sorted(results)}
-    return Outcome(state, shared, ordered, tuple(history), clock.seconds)
+    return Outcome(state, shared, ordered, tuple(history), clock.seconds, failed)
 
 
 def _ticker(progress: Progress | None, number: int, what: str, clients: Sequence[str]) -> Tick:
@@ -444,6 +452,7 @@ class Tallies:
 
     def __init__(self, tolerate: bool) -> None:
         self.clients: dict[str, ClientResult] = {}
+        self.failed: dict[str, str] = {}
         self._tolerate = tolerate
 
     def empty(self) -> Tallies:
@@ -459,12 +468,14 @@ class Tallies:
         except DataError as error:
             if not self._tolerate:
                 raise DataError(f"client {client!r}: {error}") from error
+            self.failed[client] = str(error)
 
     def merge(self, other: Inbox) -> None:
         """Take over the figures of another inbox."""
         if not isinstance(other, Tallies):
             raise TypeError(f"cannot merge {type(other).__name__} into Tallies")
         self.clients |= other.clients
+        self.failed |= other.failed
 
 
 def _read_tally(tally: Arrays) -> ClientResult:

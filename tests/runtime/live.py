@@ -1,0 +1,149 @@
+"""A real federation on loopback for tests: SuperLink and SuperNodes as `fedsolve deploy init` starts them.
+
+Every process is ended by its id, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fedsolve as fs
+from fedsolve import deploy, parameters
+from fedsolve.runtime.sites import Job, Rules
+
+BIN = str(Path(sys.executable).parent)
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Known(NamedTuple):
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    born: str
+
+
+def descendants(pid: int) -> list[Known]:
+    """Processes below a process, from /proc."""
+    found: dict[int, tuple[int, str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            fields = path.read_text().rpartition(")")[2].split()
+            found[int(path.parent.name)] = (int(fields[1]), fields[19])
+    below = [pid]
+    for each in below:
+        below += [child for child, (parent, _) in found.items() if parent == each]
+    return [Known(child, found[child][1]) for child in below[1:]]
+
+
+def kill(process: Known) -> None:
+    """End a process for good, if it is still the same one."""
+    with suppress(OSError, IndexError):
+        if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19] == process.born:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[Any], patience: float = 20.0) -> None:
+    """End a process and all below it, by id: politely, then not."""
+    below = descendants(process.pid)
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    process.kill()
+    process.wait(10)
+    for each in below:
+        kill(each)
+
+
+class Live:
+    """A federation of so many wards with digits or other data, on free ports of localhost."""
+
+    def __init__(self, folder: Path, wards: int, x: Any = None, y: Any = None) -> None:
+        self.folder, self.names = folder, [f"ward-{letter}" for letter in "abcdefghijklmnop"[:wards]]
+        self.port, *ports = free_ports(1 + wards)
+        deploy.init(folder / "trial", self.names, f"127.0.0.1:{self.port}")
+        if x is None:
+            table = fs.load("digits")
+            x, y = np.asarray(table.inputs), table.labels
+        self.x, self.y = x, y
+        self.owner = np.array(self.names)[np.random.default_rng(0).integers(wards, size=len(y))]
+        for name, port in zip(self.names, ports, strict=True):
+            rows = self.owner == name
+            np.savez(self.site(name) / "data.npz", x=self.x[rows], y=self.y[rows])
+            self.edit(name, PORT=str(port))
+        self.processes: dict[str, subprocess.Popen[Any]] = {}
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "trial" / "server"
+
+    def site(self, name: str) -> Path:
+        return self.folder / "trial" / "sites" / name
+
+    def edit(self, name: str, **values: str) -> None:
+        path = self.site(name) / "site.env"
+        path.write_text(deploy._env({**deploy.read_env(path), **values}))
+
+    def start(self, what: str, **environment: str) -> None:
+        """The SuperLink ("server") or a site's node."""
+        folder = self.server if what == "server" else self.site(what)
+        path = os.pathsep.join([BIN, os.environ["PATH"]])
+        with (self.folder / f"{what}.log").open("ab") as log:
+            self.processes[what] = subprocess.Popen(
+                [str(folder / "start.sh")],
+                env={**os.environ, **ENVIRONMENT, "PATH": path, **environment},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        if what == "server":
+            until(lambda: deploy._open("127.0.0.1", self.port), 120)
+
+    def stop(self) -> None:
+        for name in [*self.names, "server"]:
+            if name in self.processes:
+                end(self.processes.pop(name))
+
+    def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
+        job = Job(method.name, parameters.values(method), seed=2)
+        wanted = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
+        return fs.Result.load(deploy.run(self.server, job, wanted, out, (said if said is not None else []).append))
+
+    def in_process(self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None) -> fs.Result:
+        """The same without Flower, on some of the wards."""
+        rows = np.isin(self.owner, list(names or self.names))
+        path = self.folder / "all.npz"
+        np.savez(path, x=self.x[rows], y=self.y[rows], client=self.owner[rows])
+        return fs.run(method, fs.load(str(path)).split("by-client", seed=2), seed=2)
+
+    def logs(self) -> str:
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+
+
+def until(true: Any, seconds: float) -> None:
+    """Wait for something, at most so long."""
+    limit = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.3)

@@ -1,0 +1,473 @@
+"""`fedsolve deploy`: what init writes, what check finds, and a real federation with TLS and keys on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import arrays
+from fedsolve.methods import CATALOGUE, create
+from tests.contract.test_catalogue import SMALL
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
+
+from fedsolve import deploy
+from fedsolve.runtime.sites import Job, Rules
+from tests.runtime.live import BIN, ENVIRONMENT, Live, end, free_ports, until
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Path:
+    (port,) = free_ports(1)
+    deploy.init(tmp_path / "trial", ["ward-a", "ward-b"], f"127.0.0.1:{port}")
+    return tmp_path / "trial"
+
+
+def findings(site: Path, **options: Any) -> dict[str, deploy.Finding]:
+    return {finding.what: finding for finding in deploy.check(site, **options)}
+
+
+# --- init ---
+
+
+def test_init_writes_secrets_that_only_their_owner_reads(trial: Path) -> None:
+    secrets = [trial / "ca" / "ca.key", trial / "server" / "server.key", trial / "sites" / "ward-a" / "node.key"]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
+    assert not list((trial / "server").rglob("node.key"))
+    keys = {path.read_text() for path in (trial / "sites").rglob("node.key")}
+    assert len(keys) == 2
+    assert (trial / "sites" / "ward-a" / "node.pub").read_text() == (
+        trial / "server" / "keys" / "ward-a.pub"
+    ).read_text()
+
+
+def test_the_superlink_listens_on_localhost_whatever_the_address(tmp_path: Path) -> None:
+    deploy.init(tmp_path / "trial", ["ward-a"], "fed.example.org:443")
+    given = deploy.read_env(tmp_path / "trial" / "server" / "server.env")
+    assert (given["LISTEN"], given["PORT"]) == ("127.0.0.1", "8000")
+    proxy = (tmp_path / "trial" / "server" / "nginx.conf").read_text()
+    assert "listen 443 ssl;" in proxy
+    assert "proxy_pass https://127.0.0.1:8000;" in proxy
+    text = (tmp_path / "trial" / "server" / "start.sh").read_text()
+    for switch in ("FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "--enable-supernode-auth"):
+        assert switch in text
+
+
+@pytest.mark.parametrize(
+    ("sites", "address", "words"),
+    [
+        (["a b"], "h:1", "letters, digits"),
+        (["a", "a"], "h:1", "each its own"),
+        ([], "h:1", "each its own"),
+        (["a"], "h", "HOST:PORT"),
+        (["a"], "h:99999", "HOST:PORT"),
+    ],
+)
+def test_init_refuses(tmp_path: Path, sites: list[str], address: str, words: str) -> None:
+    with pytest.raises(fs.ParameterError, match=words):
+        deploy.init(tmp_path / "trial", sites, address)
+    assert not (tmp_path / "trial").exists()
+
+
+def test_init_writes_over_nothing(trial: Path) -> None:
+    with pytest.raises(fs.DataError, match="is not empty"):
+        deploy.init(trial, ["ward-a"], "h:1")
+
+
+def test_shell_settings_survive_strange_texts(tmp_path: Path) -> None:
+    values = {"DATA": 'it\'s a $folder/with `odd` "names".npz', "FEATURES": ""}
+    (tmp_path / "x.env").write_text(deploy._env(values))
+    assert deploy.read_env(tmp_path / "x.env") == values
+    shown = subprocess.run(
+        ["sh", "-c", '. ./x.env; printf %s "$DATA"'], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == values["DATA"]
+
+
+# --- check ---
+
+
+@pytest.fixture
+def answering(trial: Path) -> Iterator[Path]:
+    """A TLS server with the trial's certificate that answers 403."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trial / "server" / "server.crt", trial / "server" / "server.key")
+    listener = socket.create_server(("127.0.0.1", int(deploy.read_env(trial / "server" / "server.env")["PORT"])))
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                connection, _ = listener.accept()
+                with context.wrap_socket(connection, server_side=True) as safe:
+                    safe.recv(4096)
+                    safe.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            except OSError:
+                continue
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield trial
+    over.set()
+    listener.close()
+
+
+def test_check_finds_everything_in_order(answering: Path) -> None:
+    site = answering / "sites" / "ward-a"
+    np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(9, 4)), y=np.arange(9) % 3)
+    found = findings(site, features="random:7,relu,0")
+    assert all(finding.fine for finding in found.values()), found
+    assert found["data"].words == "9 samples of 4, 3 classes"
+    assert "only the fleet's paths are open" in found["server"].words
+    assert found["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
+    assert (site / "state").is_dir()
+
+
+def spoil(site: Path, what: str) -> None:
+    other = site.parent / "ward-b"
+    if what == "no data":
+        (site / "data.npz").unlink()
+    elif what == "no key":
+        (site / "node.key").unlink()
+    elif what == "open key":
+        (site / "node.key").chmod(0o644)
+    elif what == "another's key":
+        shutil.copy(other / "node.key", site / "node.key")
+    elif what == "key of another kind":
+        (site / "node.key").write_text("-----BEGIN NONSENSE-----\n")
+    elif what == "wrong authority":
+        (site / "ca.crt").write_text(deploy._crt(deploy._authority()[1]))
+    elif what == "no authority":
+        (site / "ca.crt").unlink()
+    elif what == "version":
+        path = site / "site.env"
+        path.write_text(path.read_text().replace("VERSION=", "VERSION=9."))
+    elif what == "state":
+        (site / "state").write_text("a file")
+
+
+WRONG = {
+    "no data": ("data", "there is no file"),
+    "no key": ("key", "node.key is missing"),
+    "open key": ("key", "chmod 600"),
+    "another's key": ("key", "is not the public half"),
+    "key of another kind": ("key", "is not a private key in OpenSSH format"),
+    "wrong authority": ("server", "not signed by the authority in ca.crt"),
+    "no authority": ("certificate", "is missing"),
+    "version": ("version", "the server has 9."),
+    "state": ("state", "cannot write to"),
+}
+
+
+@pytest.mark.parametrize("what", list(WRONG))
+def test_check_names_what_is_wrong(answering: Path, what: str) -> None:
+    site = answering / "sites" / "ward-a"
+    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    spoil(site, what)
+    where, words = WRONG[what]
+    found = findings(site)
+    assert not found[where].fine
+    assert words in found[where].words
+    if what != "no authority":  # without it nobody can be checked
+        assert [name for name, finding in found.items() if not finding.fine] == [where]
+
+
+def test_check_knows_a_server_without_tls_or_without_anybody(trial: Path) -> None:
+    site = trial / "sites" / "ward-a"
+    assert "nothing listens there" in findings(site)["server"].words
+    with socket.create_server(("127.0.0.1", int(deploy.read_env(trial / "server" / "server.env")["PORT"]))) as plain:
+
+        def answer() -> None:
+            connection, _ = plain.accept()
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert "but not with TLS" in findings(site)["server"].words
+
+
+def test_check_on_the_command_line(trial: Path) -> None:
+    command = [sys.executable, "-m", "fedsolve", "deploy", "check", str(trial / "sites" / "ward-a")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "WRONG data: there is no file" in done.stdout
+    assert "ok    key: " in done.stdout
+
+
+def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
+    with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
+        deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)
+
+
+# --- real processes ---
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    federation = Live(tmp_path_factory.mktemp("live"), 3)
+    try:
+        for what in ("server", *federation.names):
+            federation.start(what)
+        yield federation
+    finally:
+        federation.stop()
+
+
+def same_models(live: Live, method: fs.Method, out: Path) -> None:
+    found, wanted = live.run(method, out), live.in_process(method)
+    gradient = getattr(method, "processes", False)
+    bound = 1e-6 if gradient else 1e-12
+    pairs = [(found.state, wanted.state)]
+    for name in live.names:
+        model = fs.load_model(live.site(name) / "state" / "models" / f"{name}.safetensors")
+        pairs.append((model.arrays, wanted.models[name].arrays))
+    for mine, theirs in pairs:
+        assert mine.keys() == theirs.keys()
+        for name, array in theirs.items():
+            scale = max(1.0, float(np.abs(array).max(initial=0.0)))
+            np.testing.assert_allclose(mine[name], array, rtol=0, atol=bound * scale)
+    assert {n: c.accuracy for n, c in found.clients.items()} == {n: c.accuracy for n, c in wanted.clients.items()}
+    assert not list((out / "models").glob("ward-*"))
+
+
+@pytest.mark.timeout(900)
+def test_a_real_federation_gives_the_models_of_one_process(live: Live, tmp_path: Path) -> None:
+    same_models(live, fs.FedHiP(), tmp_path / "out")
+
+
+REAL = [name for name in ("afl", "apfl", "pfedacnnl", "fedavg", "fedapa") if name in CATALOGUE]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", REAL)
+def test_more_methods_on_a_real_federation(live: Live, tmp_path: Path, name: str) -> None:
+    same_models(live, create(name, SMALL.get(name)), tmp_path / "out")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_superlink_that_dies_ends_the_run_and_the_next_run_works(live: Live, tmp_path: Path) -> None:
+    said: list[str] = []
+    killed = threading.Event()
+
+    def kill() -> None:
+        until(lambda: any("sites" in line for line in said), 300)
+        live.processes["server"].kill()
+        killed.set()
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(fs.DataError, match=r"the SuperLink at .* is gone, and the run with it"):
+        live.run(fs.AFL(), tmp_path / "out", said)
+    assert killed.is_set()
+    assert not (tmp_path / "out").exists()
+    end(live.processes.pop("server"))
+    live.start("server")
+    assert set(live.run(fs.AFL(), tmp_path / "out").clients) == set(live.names)
+
+
+# --- intruders ---
+
+
+def node(live: Live, folder: Path, *arguments: str, address: str = "") -> tuple[int, str]:
+    """Try to join the federation with a node; its exit code and what it said."""
+    (port,) = free_ports(1)
+    command = [
+        str(Path(BIN) / "flower-supernode"),
+        *("--superlink", address or f"127.0.0.1:{live.port}"),
+        *("--host", "127.0.0.1", "--port", str(port), "--max-retries", "2", "--max-wait-time", "20"),
+        *("--node-config", 'client="ward-a" data="x" state="y"'),
+        *arguments,
+    ]
+    environment = {**os.environ, **ENVIRONMENT, **deploy.SWITCHES, "FLWR_HOME": str(folder / "home")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=180)
+    finally:
+        if process.poll() is None:
+            end(process)
+    return process.returncode, said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["unknown key", "no key", "wrong authority", "no TLS"])
+def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
+    stranger = tmp_path / "node.key"
+    deploy._write(stranger, deploy._ssh_private(deploy._key()), secret=True)
+    wrong = tmp_path / "ca.crt"
+    wrong.write_text(deploy._crt(deploy._authority()[1]))
+    authority, own = str(live.site("ward-a") / "ca.crt"), str(live.site("ward-a") / "node.key")
+    arguments = {
+        "unknown key": ["--root-certificates", authority, "--auth-supernode-private-key", str(stranger)],
+        "no key": ["--root-certificates", authority],
+        "wrong authority": ["--root-certificates", str(wrong), "--auth-supernode-private-key", own],
+        "no TLS": ["--insecure"],
+    }
+    code, said = node(live, tmp_path, *arguments[kind])
+    assert code != 0, said
+
+
+@pytest.fixture
+def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
+    """nginx with the configuration that init writes, in front of the SuperLink."""
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed: apt-get install nginx")
+    (port,) = free_ports(1)
+    text = (live.server / "nginx.conf").read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl")
+    (tmp_path / "nginx.conf").write_text(text.replace(f"pid {live.server}", f"pid {tmp_path}"))
+    command = [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"]
+    with (tmp_path / "nginx.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        until(lambda: process.poll() is not None or deploy._open("127.0.0.1", port), 30)
+        assert process.poll() is None, (tmp_path / "nginx.log").read_text()
+        yield port
+    finally:
+        end(process)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_behind_the_proxy_sites_work_and_control_paths_are_closed(live: Live, proxy: int, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    text = deploy.CONFIG.format(link="p", address=f"127.0.0.1:{proxy}", ca=f'"{live.server / "ca.crt"}"')
+    deploy._write(home / "config.toml", text)
+    environment = {**os.environ, **deploy.SWITCHES, "FLWR_HOME": str(home)}
+    for words in (
+        ["ls"],
+        ["run", str(live.server / "app")],
+        ["supernode", "register", str(live.server / "keys" / "ward-a.pub")],
+    ):
+        command = [str(Path(BIN) / "flwr"), *words, "p"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode != 0, done.stdout
+        assert "Successfully" not in done.stdout
+    for path in (
+        "/v1/control/start-run",
+        "/v1/runtime/acquire-task",
+        "/openapi.json",
+        "/docs",
+        "/v1/fleet/../control/x",
+    ):
+        shown = subprocess.run(
+            [
+                "curl",
+                "-sk",
+                "--path-as-is",
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code}",
+                f"https://127.0.0.1:{proxy}{path}",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown.stdout == "403", (path, shown.stdout)
+    end(live.processes.pop("ward-a"))
+    live.edit("ward-a", SUPERLINK=f"127.0.0.1:{proxy}")
+    try:
+        assert "only the fleet's paths are open" in findings(live.site("ward-a"))["server"].words
+        live.start("ward-a")
+        same_models(live, fs.FedHiP(), tmp_path / "out")
+    finally:
+        end(live.processes.pop("ward-a"))
+        live.edit("ward-a", SUPERLINK=f"127.0.0.1:{live.port}")
+        live.start("ward-a")
+
+
+# --- faults ---
+
+FAULTY = """
+import os, signal, sys, time
+path = os.environ.get("TEST_FAULT")
+if path and "clientapp" in sys.argv[0] and os.path.exists(path):
+    kind = open(path).read()
+    import numpy as np
+    from fedsolve.methods import afl
+    update = afl.AFL.update
+    def spoilt(self, private, message, task, train, rng):
+        private, reply = update(self, private, message, task, train, rng)
+        if kind == "raise":
+            raise RuntimeError("a disk is full")
+        if kind == "hang":
+            time.sleep(3600)
+        if kind == "kill":
+            node = os.getppid()
+            with open(f"/proc/{node}/stat") as file:
+                node = int(file.read().rpartition(")")[2].split()[1])
+            os.kill(node, signal.SIGKILL)
+            time.sleep(3600)
+        if kind == "nan":
+            return private, {**reply, "cross": reply["cross"] * np.nan}
+        gram = np.arange(float(task.width ** 2)).reshape(task.width, task.width)
+        return private, {"gram": gram, **{n: a for n, a in reply.items() if n != "triangle"}}
+    afl.AFL.update = spoilt
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_five_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
+    """Each offender is named, the model is exactly that of the rest, and all take part again afterwards."""
+    live = Live(tmp_path, 5)
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(FAULTY))
+    python_path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
+
+    def plant(**faults: str) -> None:
+        for letter, kind in faults.items():
+            (live.site(f"ward-{letter}") / "fault").write_text(kind)
+
+    def heal() -> None:
+        for name in live.names:
+            (live.site(name) / "fault").unlink(missing_ok=True)
+
+    def exact(out: str, missing: dict[str, str], **rules: Any) -> None:
+        said: list[str] = []
+        found = live.run(fs.AFL(), tmp_path / out, said, **rules)
+        left_out = found.data["left_out"]
+        assert set(left_out) == set(missing), (left_out, live.logs())
+        for name, words in missing.items():
+            assert re.search(words, left_out[name]), left_out
+            assert any(line.startswith(f"left out: {name}: ") for line in said), said
+        assert set(found.history[0].missing) == set(missing)
+        rest = [name for name in live.names if name not in missing]
+        assert arrays.same(found.state, live.in_process(fs.AFL(), rest).state)
+
+    try:
+        live.start("server")
+        for name in live.names:
+            live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
+        plant(b="raise", c="nan", e="asymmetric")
+        wrong = {"ward-b": "a disk is full", "ward-c": "not finite", "ward-e": r"gram <f8\[64, 64\].* where"}
+        exact("first", wrong)
+        heal()
+        plant(a="kill", d="hang")
+        exact(
+            "second", {"ward-a": "went away|no answer|not connected", "ward-d": "no answer within 60 s"}, timeout=60.0
+        )
+        heal()
+        end(live.processes.pop("ward-d"))  # the hung process is still there
+        live.start("ward-d")
+        exact("third", {})
+    finally:
+        live.stop()

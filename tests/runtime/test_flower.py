@@ -1,0 +1,400 @@
+"""Flower's apps: every method gives the models it gives in process; absence, faults and disagreement are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve import arrays, codec, parameters
+from fedsolve.checks import sample_federation
+from fedsolve.errors import DataError
+from fedsolve.methods import CATALOGUE, create
+from tests.contract.test_catalogue import SMALL
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
+
+from flwr.app import Context, RecordDict
+
+from fedsolve.runtime import flower, sites
+from fedsolve.runtime.flower import Rules, make_client_app, meet, serve, simulate
+from fedsolve.runtime.loop import drive
+from fedsolve.runtime.sites import Job
+from tests.runtime.grid import InProcessGrid, engine
+
+
+def close(found: fs.Result, wanted: fs.Result, bound: float) -> None:
+    assert found.clients.keys() == wanted.clients.keys()
+    pairs = [(found.models[name].arrays, wanted.models[name].arrays) for name in wanted.clients]
+    pairs += [(found.state, wanted.state)]
+    for mine, theirs in pairs:
+        assert mine.keys() == theirs.keys()
+        for name in theirs:
+            scale = max(1.0, float(np.abs(theirs[name]).max(initial=0.0)))
+            assert mine[name].dtype == theirs[name].dtype
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=0, atol=bound * scale)
+
+
+def job_of(method: fs.Method, **settings: Any) -> Job:
+    return Job(method.name, parameters.values(method), **settings)
+
+
+@pytest.mark.parametrize("name", list(CATALOGUE))
+def test_every_method_gives_the_models_it_gives_in_process(name: str) -> None:
+    federation = sample_federation(sizes=(40, 25, 60, 30))
+    method = create(name, SMALL.get(name))
+    wanted = fs.run(method, federation, seed=3)
+    found = simulate(job_of(method, seed=3), lambda: federation, engine=engine)
+    gradient = getattr(method, "processes", False)
+    close(found, wanted, 1e-6 if gradient else 1e-12)
+    assert [line.accuracy for line in found.history] == [line.accuracy for line in wanted.history]
+    assert (found.bytes_up, found.bytes_down) == (wanted.bytes_up, wanted.bytes_down)
+    assert found.data["fingerprint"] == wanted.data["fingerprint"]
+
+
+def test_a_simulation_on_ray_gives_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedsolve[flower]'")
+    for runtime in ("local", "flower"):
+        command = [sys.executable, "-m", "fedsolve", "run", "--clients", "4", "--runtime", runtime, "--out", runtime]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280)
+        assert done.returncode == 0, done.stderr
+    local, flower = (fs.Result.load(tmp_path / runtime) for runtime in ("local", "flower"))
+    close(flower, local, 0.0)
+    assert {n: c.json() for n, c in flower.clients.items()} == {n: c.json() for n, c in local.clients.items()}
+    assert flower.settings["runtime"] == "flower"
+    assert flower.data == local.data
+
+
+# --- sites with files of their own ---
+
+
+def wards(folder: Path, count: int = 3, **changes: dict[str, Any]) -> dict[int, dict[str, str]]:
+    """Files of so many wards, and the configuration of their nodes; `changes` replace arrays of one."""
+    rng = np.random.default_rng(1)
+    nodes = {}
+    for number, letter in enumerate("abcdefgh"[:count]):
+        name = f"ward-{letter}"
+        x = rng.normal(size=(60, 5)) + number
+        y = np.argmax(x[:, :3] + rng.normal(size=(60, 3)), axis=1)
+        np.savez(folder / f"{name}.npz", **{"x": x, "y": y, **changes.get(letter, {})})
+        config = {"client": name, "data": str(folder / f"{name}.npz"), "state": str(folder / name)}
+        nodes[1000 - number] = config
+    return nodes
+
+
+def pooled_run(folder: Path, method: fs.Method, names: tuple[str, ...], **settings: Any) -> fs.Result:
+    """The same in one process: all files in one table, split by client."""
+    parts = [np.load(folder / f"{name}.npz") for name in names]
+    owner = np.repeat(names, [len(part["y"]) for part in parts])
+    x, y = (np.concatenate([part[key] for part in parts]) for key in ("x", "y"))
+    np.savez(folder / "all.npz", x=x, y=y, client=owner)
+    return fs.run(method, fs.load(str(folder / "all.npz")).split("by-client", seed=settings.get("seed", 0)), **settings)
+
+
+QUICK = {"wait": 5.0, "timeout": 5.0}
+
+
+def served(grid: InProcessGrid, method: fs.Method, said: list[str] | None = None, **rules: Any) -> Any:
+    job = job_of(method, seed=4)
+    return serve(grid, job, Rules(**{**QUICK, **rules}), (said if said is not None else []).append)[0]
+
+
+def test_sites_with_their_own_files_give_what_one_process_gives(tmp_path: Path) -> None:
+    nodes = wards(tmp_path)
+    grid = InProcessGrid(make_client_app(), nodes)
+    outcome = served(grid, fs.FedHiP())
+    wanted = pooled_run(tmp_path, fs.FedHiP(), ("ward-a", "ward-b", "ward-c"), seed=4)
+    assert arrays.same(outcome.state, wanted.state)
+    assert {n: c.accuracy for n, c in outcome.clients.items()} == {n: c.accuracy for n, c in wanted.clients.items()}
+    for name, model in wanted.models.items():
+        found = fs.load_model(tmp_path / name / "models" / f"{name}.safetensors")
+        assert arrays.same(found.arrays, model.arrays)
+        assert found.owner == name
+
+
+def test_personal_models_and_private_state_stay_at_the_site(tmp_path: Path) -> None:
+    """The server's outcome holds no array of a personal model, and each site's folder holds its own alone."""
+    nodes = wards(tmp_path)
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.FedHiP(alpha=50.0))
+    for config in nodes.values():
+        (model,) = (Path(config["state"]) / "models").iterdir()
+        assert model.name == f"{config['client']}.safetensors"
+        own = fs.load_model(model).arrays["weight"]
+        for array in outcome.state.values():
+            assert array.shape != own.shape or not np.array_equal(array, own)
+
+
+def test_old_private_state_is_forgotten(tmp_path: Path) -> None:
+    nodes = wards(tmp_path)
+    for number in range(6):
+        (tmp_path / "ward-a" / "runs" / str(number)).mkdir(parents=True)
+    served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    assert len(list((tmp_path / "ward-a" / "runs").iterdir())) == sites.KEPT_RUNS + 1
+
+
+def test_named_classes_and_columns_are_brought_into_one_order(tmp_path: Path) -> None:
+    """A site that lacks a class and has its columns in another order gives what one table would have given."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(90, 3))
+    y = np.array(["calm", "ill", "well"])[np.argmax(x + 0.3 * rng.normal(size=x.shape), axis=1)]
+    y[:30][y[:30] == "ill"] = "well"
+    nodes = {}
+    for number, order in enumerate(([0, 1, 2], [2, 0, 1], [0, 2, 1])):
+        rows = slice(30 * number, 30 * number + 30)
+        columns = ["age", "pulse", "weight"]
+        lines = [",".join([columns[i] for i in order] + ["label"])]
+        lines += [
+            ",".join([*(repr(float(v)) for v in row[order]), label])
+            for row, label in zip(x[rows], y[rows], strict=True)
+        ]
+        (tmp_path / f"{number}.csv").write_text("\n".join(lines) + "\n")
+        nodes[number] = {
+            "client": f"s{number}",
+            "data": str(tmp_path / f"{number}.csv"),
+            "state": str(tmp_path / f"s{number}"),
+        }
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    owner = np.repeat(["s0", "s1", "s2"], 30)
+    np.savez(tmp_path / "all.npz", x=x, y=y, client=owner)
+    wanted = fs.run(fs.AFL(), fs.load(str(tmp_path / "all.npz")).split("by-client", seed=4), seed=4)
+    assert arrays.same(outcome.state, wanted.state)
+    model = fs.load_model(tmp_path / "s1" / "models" / "s1.safetensors")
+    assert model.task.class_names == ("calm", "ill", "well")
+    assert model.task.feature_names == ("age", "pulse", "weight")
+
+
+def test_the_window_bounds_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = sample_federation(sizes=(10,) * 12)
+    grids = []
+
+    def small(server: Any, client: Any, nodes: int) -> None:
+        grid = InProcessGrid(client, {i: {"partition-id": i} for i in range(nodes)})
+        grids.append(grid)
+        act = server._main  # the hello of all nodes goes out at once: it is small
+        grid.most = 0
+        act(grid, None)
+
+    monkeypatch.setattr(flower, "IN_FLIGHT", 1)
+    pushed: list[int] = []
+    original = flower.FlowerTransport._send
+
+    def send(self: Any, *args: Any) -> Any:
+        pushed.append(len(self._grid._replies))
+        return original(self, *args)
+
+    monkeypatch.setattr(flower.FlowerTransport, "_send", send)
+    simulate(job_of(fs.AFL()), lambda: federation, engine=small)
+    assert max(pushed) == flower.WINDOW[0] - 1
+    monkeypatch.setattr(flower, "IN_FLIGHT", 10**9)
+    pushed.clear()
+    simulate(job_of(fs.AFL()), lambda: federation, engine=small)
+    assert max(pushed) == 11
+
+
+# --- refusals: a sentence for the operator ---
+
+
+def test_two_nodes_with_one_name_are_refused(tmp_path: Path) -> None:
+    nodes = wards(tmp_path)
+    nodes[5] = nodes[1000]
+    with pytest.raises(DataError, match="two nodes say that they are site 'ward-a'"):
+        served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+
+
+def test_too_few_nodes_are_refused_and_the_missing_named(tmp_path: Path) -> None:
+    nodes, said = wards(tmp_path, 2), []
+    grid = InProcessGrid(make_client_app(), nodes)
+    with pytest.raises(DataError, match=r"2 of 4 expected sites are there after \d+ s, without ward-x, ward-y"):
+        served(grid, fs.AFL(), said, sites=("ward-a", "ward-b", "ward-x", "ward-y"), min_clients=3, wait=0.5)
+    assert said == ["2 sites are there, waiting for ward-x, ward-y"] or said[-1].endswith("ward-x, ward-y")
+    outcome = served(grid, fs.AFL(), said, sites=("ward-a", "ward-b", "ward-x"), min_clients=2, wait=0.5)
+    assert set(outcome.clients) == {"ward-a", "ward-b"}
+    assert said[-2].startswith("starting without ward-x")
+
+
+def test_a_site_that_nobody_expects_is_left_alone(tmp_path: Path) -> None:
+    nodes = wards(tmp_path, 3)
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL(), sites=("ward-a", "ward-b"))
+    assert set(outcome.clients) == {"ward-a", "ward-b"}
+
+
+def test_other_features_are_refused_by_what_differs(tmp_path: Path) -> None:
+    nodes = wards(tmp_path)
+    nodes[999]["features"] = "random:20,tanh,1"
+    grid = InProcessGrid(make_client_app(), nodes)
+    job = Job("afl", features="random:20,relu,1")
+    with pytest.raises(DataError, match=r"site 'ward-b' has other features.*random:20,tanh,1 here, random:20,relu,1"):
+        serve(grid, job, Rules(**QUICK), print)
+    wide = wards(tmp_path, c={"x": np.ones((60, 6))})
+    with pytest.raises(DataError, match=r"site 'ward-c' has other features.*\(6,\) here, \(5,\) there"):
+        served(InProcessGrid(make_client_app(), wide), fs.AFL())
+
+
+def test_texts_and_numbers_as_labels_do_not_mix(tmp_path: Path) -> None:
+    nodes = wards(tmp_path, b={"y": np.array(["ill", "well", "calm"] * 20)})
+    with pytest.raises(DataError, match="the labels of site 'ward-b' are texts, those of site 'ward-a' numbers"):
+        served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+
+
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = InProcessGrid(make_client_app(), wards(tmp_path))
+    push = grid.push_messages
+
+    def from_another_server(messages: Any) -> Any:
+        for message in messages:
+            message.content.config_records["head"]["version"] = "9.9"
+        return push(messages)
+
+    monkeypatch.setattr(grid, "push_messages", from_another_server)
+    monkeypatch.setattr(flower, "VERSION", "0.1.0")
+    said = "it has fedsolve .*, the server 9.9; install the same everywhere"
+    with pytest.raises(DataError, match=said):
+        served(grid, fs.AFL(), wait=0.5)
+
+
+def test_another_version_at_a_site_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "VERSION", "0.0.9")  # what a site says of itself
+    with pytest.raises(DataError, match=r"site 'ward-\w' is refused: it has fedsolve 0.0.9, the server"):
+        served(InProcessGrid(make_client_app(), wards(tmp_path)), fs.AFL())
+
+
+def test_a_name_belongs_to_a_key(tmp_path: Path) -> None:
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, 2))
+    grid.keys = {1000: b"KEY A\n", 999: b"KEY B\n"}
+    served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY B"})
+    with pytest.raises(DataError, match="a node with another key says that it is site 'ward-b'"):
+        served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY C"})
+
+
+def test_a_node_without_data_is_named_with_its_reason(tmp_path: Path) -> None:
+    nodes, said = wards(tmp_path), []
+    nodes[998]["data"] = str(tmp_path / "nothing.npz")
+    served(InProcessGrid(make_client_app(), nodes), fs.AFL(), said, sites=("ward-a", "ward-b", "ward-c"), wait=0.5)
+    assert any("starting without ward-c" in line and "there is no file" in line for line in said)
+
+
+# --- faults ---
+
+
+def rest_of(folder: Path, missing: str) -> fs.Result:
+    return pooled_run(folder, fs.AFL(), tuple(f"ward-{c}" for c in "abcd" if f"ward-{c}" != missing), seed=4)
+
+
+def spoilt(kind: str) -> Any:
+    def spoil(node: int, message: Any, reply: Any) -> Any:
+        body = reply.content.array_records.get("body")
+        if node != 999 or body is None:  # ward-b
+            return reply
+        held, head = codec.read(body["bytes"].data)
+        if "triangle" not in held:
+            return reply
+        full = np.arange(25.0).reshape(5, 5)
+        if kind == "raises":
+            raise RuntimeError("out of order")
+        if kind == "hangs":
+            return None
+        changed = {
+            "nan": {**held, "cross": held["cross"] * np.nan},
+            "shape": {**held, "cross": held["cross"][:, :2]},
+            "asymmetric": {**{n: a for n, a in held.items() if n != "triangle"}, "gram": full},
+            "asymmetric in place": {**held, "triangle": full},
+        }
+        if kind == "no bytes":
+            reply.content.array_records.pop("body")
+        else:
+            data = b"nonsense" if kind == "nonsense" else codec.encode(changed[kind], head)
+            reply.content["body"] = flower._packed(data)
+        return reply
+
+    return spoil
+
+
+FAULTS = {
+    "raises": "it raised .*out of order",
+    "hangs": "no answer within 2 s",
+    "nan": "'cross' has values that are not finite",
+    "shape": r"cross <f8\[5, 2\].* where those of most have",
+    "asymmetric": r"gram <f8\[5, 5\].* where those of most have .*triangle",
+    "asymmetric in place": r"triangle <f8\[5, 5\] where those of most have",
+    "nonsense": "its reply is damaged",
+    "no bytes": "its answer has no content",
+}
+
+
+@pytest.mark.parametrize("kind", list(FAULTS))
+def test_a_site_at_fault_is_named_and_the_rest_is_exact(tmp_path: Path, kind: str) -> None:
+    nodes, said = wards(tmp_path, 4), []
+    grid = InProcessGrid(make_client_app(), nodes, spoilt(kind))
+    outcome = served(grid, fs.AFL(), said, timeout=2.0)
+    assert outcome.history[0].missing == ("ward-b",)
+    assert re.search(FAULTS[kind], outcome.failed["ward-b"]), outcome.failed
+    assert any(line.startswith("left out: ward-b: ") for line in said)
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
+    with pytest.raises(DataError, match=r"only 3 of 4 clients answered in round 1, fewer than the 4 .*ward-b"):
+        served(InProcessGrid(make_client_app(), nodes, spoilt(kind)), fs.AFL(), timeout=2.0, min_clients=4)
+
+
+def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path: Path) -> None:
+    nodes = wards(tmp_path, 4)
+    grid = InProcessGrid(make_client_app(), nodes)
+    job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
+    met, told = meet(grid, job, rules, print)
+    task, terms = sites.agree(told, job)
+    gone = grid.nodes.pop(999)
+    transport = flower.FlowerTransport(grid, met, job, terms, task, 60.0)
+    outcome = drive(fs.AFL(), task, transport, seed=4, tolerate=True)
+    assert outcome.failed == {"ward-b": "its node is not connected"}
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
+    grid.nodes[999] = gone
+    assert not served(grid, fs.AFL()).failed
+
+
+def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
+    """An update whose reply was lost never happened: the site's file keeps what was before it."""
+    nodes = wards(tmp_path, 3)
+    kinds = []
+
+    def lose_the_first(node: int, message: Any, reply: Any) -> Any:
+        kinds.append(message.metadata.message_type)
+        return None if node == 999 and kinds.count("query.request") == 2 else reply
+
+    outcome = served(InProcessGrid(make_client_app(), nodes, lose_the_first), fs.FedHiP(), timeout=1.0)
+    assert outcome.history[0].missing == ("ward-b",)
+    kept, _ = codec.read_file(tmp_path / "ward-b" / "runs" / "7" / "ward-b.safetensors")
+    assert not kept["private/counted"]
+    kept, _ = codec.read_file(tmp_path / "ward-a" / "runs" / "7" / "ward-a.safetensors")
+    assert kept["private/counted"]
+
+
+def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
+    grid = InProcessGrid(make_client_app(), wards(tmp_path))
+    rules = {**QUICK, "sites": ["ward-a", "ward-b", "ward-c"]}
+    config = {
+        "job": sites.to_text(job_of(fs.FedHiP())),
+        "rules": json.dumps(rules),
+        "out": str(tmp_path / "out"),
+        "status": str(tmp_path / "status.json"),
+    }
+    app = flower.make_server_app()
+    app(grid, Context(7, 0, {}, RecordDict(), config))
+    assert json.loads((tmp_path / "status.json").read_text()) == {"out": str(tmp_path / "out")}
+    result = fs.Result.load(tmp_path / "out")
+    assert set(result.clients) == {"ward-a", "ward-b", "ward-c"}
+    assert result.settings["runtime"] == "flower"
+    assert [path.name for path in (tmp_path / "out" / "models").iterdir()] == ["global.safetensors"]
+    config["rules"] = json.dumps({**rules, "sites": ["ward-z", "ward-y"], "wait": 0.2})
+    app(grid, Context(7, 0, {}, RecordDict(), config))
+    assert "without ward-z, ward-y" in json.loads((tmp_path / "status.json").read_text())["error"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_clients", 0), ("wait", -1.0), ("timeout", float("nan"))])
+def test_rules_outside_their_domain_are_refused(name: str, value: float) -> None:
+    with pytest.raises(fs.ParameterError, match=name.replace("_", "-")):
+        Rules(**{name: value})
