@@ -663,7 +663,7 @@ def _progress(quiet: bool) -> Iterator[tuple[Progress | None, Report | None]]:
 
 def _round_line(line: Round, rounds: int) -> str:
     parts = [f"accuracy {_percent(line.accuracy)}"] * (line.accuracy is not None)
-    parts += [f"loss {line.loss:.4f}"] * (line.loss is not None)
+    parts += [] if line.loss is None else [f"loss {line.loss:.4f}"]
     parts += [f"{line.seconds:.1f} s", f"{_size(line.bytes_up)} up", f"{_size(line.bytes_down)} down"]
     left = line.seconds * (rounds - line.round)
     parts += [f"{left / 60:.0f} min left" if left >= 120 else f"{left:.0f} s left"]
