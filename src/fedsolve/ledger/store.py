@@ -42,6 +42,7 @@ APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
 PAGE = 16384  # bytes; contributions are large
 FOLD = 32  # contributions that wait at most to be summed
+LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
 _WAITING = "FROM member WHERE number > (SELECT upto FROM total)"  # not in the total yet
 DAMAGE = 1e-9  # a total that is further off than this was not moved by rounding
@@ -447,7 +448,7 @@ class Ledger:
 
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
         with self._change() as db:
-            _note(db, "rejected", client, digest, size, reason)
+            _note(db, "rejected", client, digest, size, reason[:LONGEST])
 
     def _forget(self) -> None:
         """Empty the write-ahead log, so that what was taken out is not in there either."""
