@@ -49,7 +49,7 @@ def state_of(terms: Terms, numbers: list[int]) -> Any:
 def raw(ledger: Ledger) -> Any:
     """Everything that decides the sum, bit for bit."""
     with sqlite3.connect(ledger.path) as db:
-        members = db.execute("SELECT client, digest, data FROM member ORDER BY number").fetchall()
+        members = db.execute("SELECT client, digest, data FROM member LEFT JOIN part USING (number)").fetchall()
         return members, db.execute("SELECT upto, high, low FROM total").fetchall()
 
 
@@ -263,7 +263,9 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
         assert not ledger.verify().faults  # it was rebuilt
         assert ledger.journal()[-1].event == "rebuilt"
         wrong = codec.encode(contribution(ledger.terms, 8).arrays)
-        ledger._db.execute("UPDATE member SET data = ? WHERE client = 'site-0002'", (wrong,))
+        ledger._db.execute(
+            "UPDATE part SET data = ? WHERE number = (SELECT number FROM member WHERE client = 'site-0002')", (wrong,)
+        )
         assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
 
 

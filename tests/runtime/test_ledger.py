@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -255,6 +256,27 @@ def test_five_hundred_damaged_contributions_are_refused_and_leave_no_trace(tmp_p
         assert named.same(ledger.total(), total)
         assert raw(ledger)[0] == before[0]
         assert not ledger.verify().faults
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"client": ["a"]}, {"client": 7}, {"client": "\ud800"}, {"space": 3}, {"space": "\ud800" * 9},
+        {"settings": "x" * 10**6}, {"terms": None}, {"digest": {}}, {"made": "terms"}, {"fedsolve": "0"}, {"seal": ""},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_strange_words_beside_good_arrays_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+        honest = contribution(ledger.terms, 1)
+        data = bytes(honest.write(ledger.terms))
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        header["__metadata__"] |= {"terms": "other"} | told
+        text = json.dumps(header).encode()
+        answer = ledger.offer(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        assert answer.event == "rejected" and answer.reason
+        assert len(ledger.journal()[-1].reason) <= 500 and not ledger.members()
 
 
 def test_refused_contributions_leave_every_bit(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Contribution:
     def read(cls, data: Bytes, terms: Terms, source: str) -> Contribution:
         """From bytes; refused where they are damaged or made for another federation."""
         arrays, told = codec.read(data, source)
+        if not all(_is_text(key) and _is_text(value) for key, value in told.items()):
+            raise DataError(f"{source} is damaged: what stands beside its arrays is not text")
         if told.get("made") != "contribution" or told.get("fedsolve") != FORMAT:
             raise DataError(f"{source} is not a contribution of format {FORMAT}")
         refused = terms.refusal(told)
@@ -54,6 +56,11 @@ class Contribution:
         if found.digest != told.get("digest") or _seal(told) != told.get("seal"):
             raise DataError(f"{source} is damaged: its content is not what was written")
         return found
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value of foreign JSON is a text that can be written down."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _seal(told: dict[str, str]) -> str:
@@ -73,9 +80,10 @@ def read_bytes(path: Path) -> bytes:
 def claimed(data: Bytes, otherwise: str) -> str:
     """The client that bytes say they are from, as far as they can be read."""
     try:
-        return codec.read(data)[1].get("client", otherwise)[:100]
-    except (DataError, AttributeError, TypeError):
-        return otherwise
+        found: object = codec.read(data)[1].get("client")
+    except DataError:
+        found = None
+    return found[:100] if isinstance(found, str) and _is_text(found) else otherwise
 
 
 def load_contribution(path: Path, terms: Terms) -> Contribution:

@@ -42,15 +42,17 @@ APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
 PAGE = 16384  # bytes; contributions are large
 FOLD = 32  # contributions that wait at most to be summed
+LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
-_WAITING = "FROM member WHERE number > (SELECT upto FROM total)"  # not in the total yet
+_WAITING = "FROM part WHERE number > (SELECT upto FROM total)"  # not in the total yet
 DAMAGE = 1e-9  # a total that is further off than this was not moved by rounding
 
 _SCHEMA = """
 CREATE TABLE terms (one INTEGER PRIMARY KEY CHECK (one = 1), keeps INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE member (
     number INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE, digest TEXT NOT NULL UNIQUE,
-    samples INTEGER NOT NULL, classes INTEGER NOT NULL, bytes INTEGER NOT NULL, at TEXT NOT NULL, data BLOB);
+    samples INTEGER NOT NULL, classes INTEGER NOT NULL, bytes INTEGER NOT NULL, at TEXT NOT NULL);
+CREATE TABLE part (number INTEGER PRIMARY KEY REFERENCES member (number), data BLOB NOT NULL);
 CREATE TABLE total (
     one INTEGER PRIMARY KEY CHECK (one = 1), upto INTEGER NOT NULL, high BLOB NOT NULL, low BLOB NOT NULL);
 CREATE TABLE journal (
@@ -267,11 +269,13 @@ class Ledger:
         """
         with self._change() as db:
             row = db.execute(
-                "SELECT digest, bytes, number <= (SELECT upto FROM total), data FROM member WHERE client = ?", (client,)
+                "SELECT number, digest, bytes, number <= (SELECT upto FROM total), data "
+                "FROM member LEFT JOIN part USING (number) WHERE client = ?",
+                (client,),
             ).fetchone()
             if row is None:
                 raise unknown("client", client, [member.client for member in self.members()])
-            digest, size, summed, data = row
+            number, digest, size, summed, data = row
             if data is None:
                 if contribution is None:
                     raise DataError(
@@ -281,7 +285,7 @@ class Ledger:
                     raise DataError(f"that is not what {client!r} contributed: the digests differ")
             elif contribution is not None and contribution.digest != digest:
                 raise DataError(f"that is not what {client!r} contributed: the digests differ")
-            db.execute("DELETE FROM member WHERE client = ?", (client,))
+            _drop(db, number)
             if summed:
                 self._subtract(db, codec.decode(data) if contribution is None else contribution.arrays)
             _note(db, "removed", client, digest, size)
@@ -319,7 +323,7 @@ class Ledger:
         if self.total_only:
             raise DataError(f"{self.path} keeps only the total: there are no single contributions to look at")
         for member in self.members():
-            found = self._all("SELECT data FROM member WHERE client = ? AND digest = ?", (member.client, member.digest))
+            found = self._all("SELECT data FROM member JOIN part USING (number) WHERE digest = ?", (member.digest,))
             if found:  # nobody took it out meanwhile
                 yield member, codec.decode(found[0][0])
 
@@ -340,7 +344,7 @@ class Ledger:
             faults = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             _fold(db)
             kept, rebuilt, samples, members = _total(db), Total.zero(*self.terms.shape), 0, 0
-            query = "SELECT client, digest, samples, data FROM member ORDER BY number"
+            query = "SELECT client, digest, samples, data FROM member LEFT JOIN part USING (number) ORDER BY number"
             for client, digest, count, data in db.execute(query):
                 samples, members = samples + count, members + 1
                 if data is None:
@@ -407,7 +411,9 @@ class Ledger:
             if row is not None:
                 raise DataError(f"a replay: {row[0]!r} contributed the very same statistics")
             old = db.execute(
-                "SELECT digest, number <= (SELECT upto FROM total), data FROM member WHERE client = ?", (client,)
+                "SELECT number, digest, number <= (SELECT upto FROM total), data "
+                "FROM member LEFT JOIN part USING (number) WHERE client = ?",
+                (client,),
             ).fetchone()
             if old is not None:
                 if self.total_only:
@@ -415,14 +421,15 @@ class Ledger:
                         f"{client!r} is in already and only the total is kept: take it out first, with its old "
                         "contribution"
                     )
-                db.execute("DELETE FROM member WHERE client = ?", (client,))
-                if old[1]:
-                    self._subtract(db, codec.decode(old[2]))
-            at, kept = _now(), None if self.total_only else data
+                _drop(db, old[0])
+                if old[2]:
+                    self._subtract(db, codec.decode(old[3]))
             inserted = db.execute(
-                "INSERT INTO member (client, digest, samples, classes, bytes, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (client, digest, finding.samples, finding.classes, len(data), at, kept),
+                "INSERT INTO member (client, digest, samples, classes, bytes, at) VALUES (?, ?, ?, ?, ?, ?)",
+                (client, digest, finding.samples, finding.classes, len(data), _now()),
             )
+            if not self.total_only:
+                db.execute("INSERT INTO part VALUES (?, ?)", (inserted.lastrowid, data))
             if self.total_only:
                 total = _total(db)
                 total.add(contribution.arrays)
@@ -430,7 +437,7 @@ class Ledger:
             elif _waiting(db) >= FOLD:
                 _fold(db)
             event = "added" if old is None else "replaced"
-            _note(db, event, client, digest, len(data), "" if old is None else f"in place of {old[0]}")
+            _note(db, event, client, digest, len(data), "" if old is None else f"in place of {old[1]}")
         if old is not None or self.total_only:  # two totals, one after the other, would show what came between
             self._forget()
         return Answer(client, event)
@@ -440,14 +447,14 @@ class Ledger:
         total = _total(db)
         if not total.take(part) and not self.total_only:
             total = Total.zero(*self.terms.shape)  # digits were lost: sum what is left anew
-            query = "SELECT data FROM member WHERE number <= (SELECT upto FROM total) ORDER BY number"
+            query = "SELECT data FROM part WHERE number <= (SELECT upto FROM total) ORDER BY number"
             for (data,) in db.execute(query):
                 total.add(codec.decode(data))
         _store(db, total)
 
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
         with self._change() as db:
-            _note(db, "rejected", client, digest, size, reason)
+            _note(db, "rejected", client, digest, size, reason[:LONGEST])
 
     def _forget(self) -> None:
         """Empty the write-ahead log, so that what was taken out is not in there either."""
@@ -534,6 +541,11 @@ def _store(db: sqlite3.Connection, total: Total, upto: int | None = None) -> Non
     """Keep a total; `upto` is the last member that is in it, where that is another one than before."""
     high, low = codec.encode(total.high), codec.encode(total.low)
     db.execute("UPDATE total SET high = ?, low = ?, upto = coalesce(?, upto)", (high, low, upto))
+
+
+def _drop(db: sqlite3.Connection, number: int) -> None:
+    db.execute("DELETE FROM part WHERE number = ?", (number,))
+    db.execute("DELETE FROM member WHERE number = ?", (number,))
 
 
 def _waiting(db: sqlite3.Connection) -> int:
