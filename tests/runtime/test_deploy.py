@@ -323,6 +323,7 @@ def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
     }
     code, said = node(live, tmp_path, *arguments[kind])
     assert code != 0, said
+    assert "exit-codes/305" in said, said  # no connection to the SuperLink, and not some other mishap
 
 
 @pytest.fixture
