@@ -99,7 +99,7 @@ def test_architecture_names_every_room() -> None:
 def test_the_deployment_page_runs_word_for_word(tmp_path: Path) -> None:
     """One shell, an empty folder, every block in order; only installing is left out, and ports are free ones."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
-    from tests.runtime.live import Known, descendants, free_ports, kill
+    from tests.runtime.live import Known, descendants, free_ports, kill, started_below
 
     script = ["set -e"]
     for language, code in BLOCK.findall(DEPLOY.read_text()):
@@ -133,7 +133,7 @@ def test_the_deployment_page_runs_word_for_word(tmp_path: Path) -> None:
         finally:
             shell.kill()
             shell.wait()
-            for process in started:
+            for process in [*started, *started_below(tmp_path)]:
                 kill(process)
     said = (tmp_path / "output").read_text()
     assert shell.returncode == 0, said + "".join(p.read_text()[-2000:] for p in tmp_path.glob("*.log"))

@@ -56,6 +56,17 @@ def descendants(pid: int) -> list[Known]:
     return [Known(child, found[child][1]) for child in below[1:]]
 
 
+def started_below(folder: Path) -> list[Known]:
+    """Processes of nodes and SuperLinks whose files lie below a folder, also those that lost their parents."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            if f"FLWR_HOME={folder}".encode() in (path / "environ").read_bytes():
+                born = (path / "stat").read_text().rpartition(")")[2].split()[19]
+                found.append(Known(int(path.name), born))
+    return found
+
+
 def kill(process: Known) -> None:
     """End a process for good, if it is still the same one."""
     with suppress(OSError, IndexError):
@@ -123,6 +134,8 @@ class Live:
         for name in [*self.names, "server"]:
             if name in self.processes:
                 end(self.processes.pop(name))
+        for process in started_below(self.folder):
+            kill(process)
 
     def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
         job = Job(method.name, parameters.values(method), seed=2)

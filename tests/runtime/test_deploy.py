@@ -28,7 +28,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 
 from fedsolve import deploy
 from fedsolve.runtime.sites import Job, Rules
-from tests.runtime.live import BIN, ENVIRONMENT, Live, end, free_ports, until
+from tests.runtime.live import BIN, ENVIRONMENT, Live, end, free_ports, kill, started_below, until
 
 
 @pytest.fixture
@@ -295,13 +295,15 @@ def node(live: Live, folder: Path, *arguments: str, address: str = "") -> tuple[
         *arguments,
     ]
     environment = {**os.environ, **ENVIRONMENT, **deploy.SWITCHES, "FLWR_HOME": str(folder / "home")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        said, _ = process.communicate(timeout=180)
-    finally:
-        if process.poll() is None:
+    with (folder / "intruder.log").open("w") as log:  # not a pipe: processes below it would keep that open
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            process.wait(240)
+        finally:
             end(process)
-    return process.returncode, said
+            for each in started_below(folder):
+                kill(each)
+    return process.returncode, (folder / "intruder.log").read_text()
 
 
 @pytest.mark.long
@@ -321,6 +323,7 @@ def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
     }
     code, said = node(live, tmp_path, *arguments[kind])
     assert code != 0, said
+    assert "exit-codes/305" in said, said  # no connection to the SuperLink, and not some other mishap
 
 
 @pytest.fixture
