@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ class InProcessGrid(Grid):
         self.most, self.pushed = 0, 0  # replies that waited at once, and messages in all
         self._app, self._spoil = app, spoil
         self._replies: dict[str, Message | None] = {}
+        self._ends: dict[str, float] = {}
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
@@ -50,12 +52,15 @@ class InProcessGrid(Grid):
             except Exception as error:  # noqa: BLE001  (as Flower does)
                 reply = Message(Error(2, str(error)), reply_to=message)
             self._replies[identity] = reply
+            self._ends[identity] = time.time() + message.metadata.ttl
             self.most = max(self.most, len(self._replies))
             identities.append(identity)
         return identities
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = [self._replies[identity] for identity in message_ids if self._replies.get(identity) is not None]
+        now = time.time()  # a SuperLink forgets replies whose time is over
+        asked = [identity for identity in message_ids if self._replies.get(identity) and now < self._ends[identity]]
+        found = [self._replies[identity] for identity in asked]
         for reply in found:
             del self._replies[reply.metadata.reply_to_message_id]
         return found

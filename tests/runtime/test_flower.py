@@ -356,6 +356,19 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     assert not served(grid, fs.AFL()).failed
 
 
+def test_a_site_that_hangs_costs_nobody_else_its_place(tmp_path: Path) -> None:
+    """Answers are folded in order: those behind one that never comes must outlive its time."""
+
+    def first_hangs(node: int, message: Any, reply: Any) -> Any:
+        asked = message.metadata.message_type == "query.request"
+        return None if node == 1000 and asked else reply  # ward-a
+
+    outcome = served(InProcessGrid(make_client_app(), wards(tmp_path, 4), first_hangs), fs.AFL(), timeout=1.5)
+    assert set(outcome.failed) == {"ward-a"}
+    assert set(outcome.clients) == {"ward-b", "ward-c", "ward-d"}
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-a").state)
+
+
 def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
     """An update whose reply was lost never happened: the site's file keeps what was before it."""
     nodes = wards(tmp_path, 3)

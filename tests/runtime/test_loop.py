@@ -467,3 +467,24 @@ def test_impossible_times_are_refused(seconds: str) -> None:
     assert replies.answered == {"honest"}
     assert replies.seconds == {"honest": 0.5}
     assert "seconds" in replies.failed["liar"]
+
+
+def test_clients_are_evaluated_when_asked_for_and_after_the_last_round() -> None:
+    federation, method = sample_federation(), Collecting()
+    every = drive(method, federation.task, InProcess(method, federation))
+    last = drive(method, federation.task, InProcess(method, federation), evaluate_every=2)
+    assert [line.accuracy is None for line in every.history] == [False, False]
+    assert [line.accuracy is None for line in last.history] == [True, False]
+    assert last.history[-1].accuracy == every.history[-1].accuracy
+    assert arrays.same(last.state, every.state)
+
+
+def test_a_round_that_too_few_answered_does_not_count() -> None:
+    federation, method = sample_federation(), Spoils(how="nan")
+    others = len(federation.clients) - 1
+    found = drive(method, federation.task, InProcess(method, federation), tolerate=True, min_clients=others)
+    assert set(found.failed) == {"site-2"}
+    with pytest.raises(
+        DataError, match=r"only 5 of 6 clients answered in round 1, fewer than the 6 .*site-2: its reply"
+    ):
+        drive(method, federation.task, InProcess(method, federation), tolerate=True, min_clients=others + 1)

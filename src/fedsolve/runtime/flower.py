@@ -52,6 +52,7 @@ HELLO, REQUEST = "hello", "request"
 IN_FLIGHT = 256_000_000  # bytes that may lie at the SuperLink at once, about
 WINDOW = (4, 64)  # messages in flight, at least and at most, whatever their size
 POLL = (0.05, 1.0)  # seconds between two looks for an answer, at first and at most
+GRACE = 600.0  # seconds that an answer is kept beyond its time, until its turn to be folded
 AGAIN = 10.0  # seconds before a site that failed to say hello is asked once more
 Say = Callable[[str], None]
 
@@ -182,7 +183,8 @@ class FlowerTransport:
         if self._last is None or self._last[0] is not data:
             self._last = (data, _packed(data))  # once for all that are sent the same
         content = RecordDict({"head": ConfigRecord(dict(self._head)), "body": self._last[1]})
-        message = Message(content, self._nodes[client], f"query.{REQUEST}", ttl=self._timeout)
+        # An answer may have to wait for its turn behind one that never comes: at most as long as it may take itself.
+        message = Message(content, self._nodes[client], f"query.{REQUEST}", ttl=self._timeout + GRACE)
         return _Sent(client, next(iter(self._grid.push_messages([message])), None), deadline)
 
     def _wait(self, sent: _Sent) -> Bytes | Failure:
