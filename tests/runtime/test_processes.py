@@ -31,7 +31,7 @@ def tasks(count: int) -> Iterator[tuple[str, bytes]]:
 def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> None:
     def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
         started = time.monotonic()
-        time.sleep(0.02 if name == "t7" else 0.001)
+        time.sleep(0.3 if name == "t7" else 0.1)  # long enough for every worker to begin
         return [bytes(data) * 2, str(started).encode()]
 
     def weigh(name: str) -> int:
@@ -157,3 +157,24 @@ def test_methods_that_fork_give_the_same_bits_with_any_number_of_workers() -> No
         assert other.state.keys() == results[0].state.keys()
         assert all(other.state[name].tobytes() == array.tobytes() for name, array in results[0].state.items())
         assert other.clients == results[0].clients
+
+
+def test_threads_of_the_parent_are_not_waited_for(tmp_path: Path) -> None:
+    """A library that ran in parallel before the fork must not do so behind it: its threads are not there."""
+    pytest.importorskip("torch")
+    code = """
+import torch
+from fedsolve.runtime.processes import in_order
+torch.set_num_threads(2)
+pictures = torch.randn(64, 32, 32, 32)
+norm = torch.nn.BatchNorm2d(32)
+norm(pictures)  # in two threads
+def work(name, data):
+    norm(pictures)
+    return [name.encode()]
+print([bytes(parts[0]) for _, _, parts in in_order(iter([("a", b""), ("b", b"")]), work, len, 2)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[b'a', b'b']\n", done.stderr

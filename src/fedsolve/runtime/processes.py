@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 
+from threadpoolctl import threadpool_limits
+
 from fedsolve import errors
 from fedsolve.codec import Bytes
 
@@ -114,6 +116,8 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
     """Answer until the other end is closed, also by the parent's sudden death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, and the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # One thread each. And a library that already has threads in the parent would wait here for some that did not fork.
+    threadpool_limits(1)
     for inherited in not_mine:
         inherited.close()  # or nobody would see the parent's end close
     try:
