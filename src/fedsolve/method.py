@@ -49,7 +49,7 @@ class Method(Protocol):
 
     @property
     def processes(self) -> bool:
-        """Whether clients side by side need processes of their own: where Python does much, threads take turns."""
+        """Whether clients side by side need processes of their own and not threads, as torch's one generator asks."""
         return False
 
     @property

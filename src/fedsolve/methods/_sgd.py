@@ -39,7 +39,7 @@ class Training:
 
     @property
     def processes(self) -> bool:
-        """Batches are small, so that Python's share of them is large: threads would take turns."""
+        """Dropout draws from torch's one generator, and Python's share of small batches is large."""
         return True
 
 
