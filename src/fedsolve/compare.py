@@ -111,9 +111,10 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
 
 
 def _run(settings: Settings, prepared: Prepared, place: Path, progress: Progress | None) -> Mapping[str, Any] | str:
-    said: Progress | None = None
-    if progress:
-        said = lambda what, *counts: progress(f"{settings.method}, seed {settings.seed}: {what}", *counts)  # noqa: E731
+    def said(what: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"{settings.method}, seed {settings.seed}: {what}", done, total)
+
     if (place / FAILURE).is_file() and {path.name for path in place.iterdir()} == {FAILURE}:
         shutil.rmtree(place)  # it is tried again
     try:

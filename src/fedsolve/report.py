@@ -414,9 +414,9 @@ def _page(runs: Sequence[Entry]) -> str:
         )
         plot("Round by round", "Mean accuracy after each round; dashed: done after one.", _convergence(found))
         plot("How the data are split", "Samples of each class at each client, first seed.", _split(runs))
-        for run in [run for run in runs if run.weights is not None][:1]:
+        for weights in [run.weights for run in runs if run.weights is not None][:1]:
             words = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
-            plot("What FedAPA learnt", words, _heat(run.weights, "client", "client", [], "weight"))  # type: ignore[arg-type]
+            plot("What FedAPA learnt", words, _heat(weights, "client", "client", [], "weight"))
     template = resources.files("fedsolve").joinpath("report.html").read_text(encoding="utf-8")
     parts = {
         "TITLE": html.escape(_title(runs)),

@@ -12,14 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
 
 
 @dataclass(frozen=True)
-class Ditto(_sgd.Training, Method):
+class Ditto(_sgd.Averaging, Method):
     """FedAvg's global model, and a personal one trained near it: training alone at lam = 0."""
 
     name: ClassVar[str] = "ditto"
@@ -28,20 +28,6 @@ class Ditto(_sgd.Training, Method):
     laws: ClassVar[frozenset[str]] = frozenset({"local-at-lam-0"})
 
     lam: float = parameters.number(1.0, "strength of the pull of the personal model towards the global one", low=0)
-
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The first global model."""
-        from fedsolve.methods import _torch
-
-        return _sgd.packed(_torch.initial(self.model, task, rng))
-
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model."""
-        return _sgd.sent(state)
-
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
-        """The mean over those that answered."""
-        return _sgd.average(state, replies)
 
     def update(
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
@@ -58,13 +44,3 @@ class Ditto(_sgd.Training, Method):
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The personal model; the global one for a client that never took part."""
         return private or _sgd.unpacked(message)
-
-    def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
-        return _sgd.unpacked(message)
-
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the network."""
-        from fedsolve.methods import _torch
-
-        return _torch.scores(self.model, model, inputs)

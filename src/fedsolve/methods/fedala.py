@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, take, under
+from fedsolve.arrays import Arrays, take, under
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
@@ -24,7 +24,7 @@ MOST_PASSES = 50  # where the loss does not settle
 
 
 @dataclass(frozen=True)
-class FedALA(_sgd.Training, Method):
+class FedALA(_sgd.Averaging, Method):
     """FedAvg whose clients start from a learnt blend of the global model and their own; the trained model is theirs."""
 
     name: ClassVar[str] = "fedala"
@@ -35,20 +35,6 @@ class FedALA(_sgd.Training, Method):
     eta: float = parameters.number(1.0, "learning rate of the blend; 0: it stays the global model, as FedAvg", low=0)
     layers: int = parameters.number(1, "how many layers are blended, from the top", low=1, integer=True)
     sample: float = parameters.number(0.8, "share of the client's data that the blend is learnt on", low=0.01, high=1)
-
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The first global model."""
-        from fedsolve.methods import _torch
-
-        return _sgd.packed(_torch.initial(self.model, task, rng))
-
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model."""
-        return _sgd.sent(state)
-
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
-        """The mean over those that answered."""
-        return _sgd.average(state, replies)
 
     def update(
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
@@ -80,13 +66,3 @@ class FedALA(_sgd.Training, Method):
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The client's trained model; the global one for a client that never took part."""
         return take("model", private) or _sgd.unpacked(message)
-
-    def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
-        return _sgd.unpacked(message)
-
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the network."""
-        from fedsolve.methods import _torch
-
-        return _torch.scores(self.model, model, inputs)

@@ -10,34 +10,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
 
 
 @dataclass(frozen=True)
-class FedAvg(_sgd.Training, Method):
+class FedAvg(_sgd.Averaging, Method):
     """One global model by gradient descent: w = sum n_k w_k / sum n_k of locally trained w_k, round after round."""
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., FedAvg, AISTATS 2017"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
     laws: ClassVar[frozenset[str]] = frozenset({"one-model"})
-
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The first global model."""
-        from fedsolve.methods import _torch
-
-        return _sgd.packed(_torch.initial(self.model, task, rng))
-
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model."""
-        return _sgd.sent(state)
-
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
-        """The mean over those that answered."""
-        return _sgd.average(state, replies)
 
     def update(
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
@@ -51,13 +37,3 @@ class FedAvg(_sgd.Training, Method):
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The global model."""
         return _sgd.unpacked(message)
-
-    def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
-        return _sgd.unpacked(message)
-
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the network."""
-        from fedsolve.methods import _torch
-
-        return _torch.scores(self.model, model, inputs)

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
 
 
 @dataclass(frozen=True)
-class FedAvgFT(_sgd.Training, Method):
+class FedAvgFT(_sgd.Averaging, Method):
     """FedAvg's global model, fine-tuned by each client on its own data."""
 
     name: ClassVar[str] = "fedavg-ft"
@@ -24,20 +24,6 @@ class FedAvgFT(_sgd.Training, Method):
     laws: ClassVar[frozenset[str]] = frozenset({"shares-with-fedavg"})
 
     finetune: int = parameters.number(2, "passes over the client's data after the last round", low=0, integer=True)
-
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The first global model."""
-        from fedsolve.methods import _torch
-
-        return _sgd.packed(_torch.initial(self.model, task, rng))
-
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model."""
-        return _sgd.sent(state)
-
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
-        """The mean over those that answered."""
-        return _sgd.average(state, replies)
 
     def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
         """The seed of fine-tuning."""
@@ -60,13 +46,3 @@ class FedAvgFT(_sgd.Training, Method):
         if not self.finetune:
             return shared
         return _torch.train(self, shared, task, train, _sgd.generator(private), epochs=self.finetune)[0]
-
-    def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
-        return _sgd.unpacked(message)
-
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the network."""
-        from fedsolve.methods import _torch
-
-        return _torch.scores(self.model, model, inputs)

@@ -125,10 +125,10 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
             name, data = connection.recv_bytes().decode(), connection.recv_bytes()
             try:
                 parts = work(name, data)
-                head = {"parts": len(parts)}
+                head: dict[str, object] = {"parts": len(parts)}
             except Exception as error:  # noqa: BLE001  (whatever it is, the parent raises it)
                 parts = []
-                head = {"error": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}  # type: ignore[dict-item]
+                head = {"error": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}
             connection.send_bytes(json.dumps(head).encode())
             for part in parts:
                 connection.send_bytes(part)
