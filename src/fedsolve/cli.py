@@ -338,6 +338,7 @@ def compare_command(
     from fedsolve import compare, report
     from fedsolve.experiment import Settings
 
+    report.check()
     given = {
         "data": data, "clients": clients, "partition": partition, "test": _share(test), "min_samples": min_samples,
         "features": features, "skip_broken": skip_broken, "rounds": rounds, "participation": participation,

@@ -77,12 +77,19 @@ def _entry(place: Path) -> Entry:
         raise DataError(f"{place} holds a damaged result: {type(error).__name__}: {error}") from error
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
-    """Write the page for the runs in `folders`."""
+def check() -> None:
+    """Refuse where no page can be drawn; a comparison asks before it runs anything."""
     try:
-        import matplotlib
+        import matplotlib  # noqa: F401  (whether it is there is the question)
     except ImportError as error:
         raise DataError("a report needs matplotlib: pip install 'fedsolve[report]'") from error
+
+
+def write(folders: Sequence[Path], out: Path) -> Path:
+    """Write the page for the runs in `folders`."""
+    check()
+    import matplotlib
+
     with matplotlib.rc_context(_STYLE):
         page = _page(entries(folders))
     out.parent.mkdir(parents=True, exist_ok=True)

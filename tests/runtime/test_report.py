@@ -208,6 +208,18 @@ def test_folders_without_results_are_refused(tmp_path: Path) -> None:
         report.write([tmp_path], tmp_path / "r.html")
 
 
+def test_a_comparison_that_cannot_be_drawn_is_refused_before_it_runs(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; "
+        "sys.argv = ['fedsolve', 'compare', '--methods', 'afl', '--out', 'c']; from fedsolve.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "pip install 'fedsolve[report]'" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
 def test_seeds_are_numbers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedsolve", "compare", "--methods", "afl", "--seeds", "0,x", "--out", "c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
