@@ -1,4 +1,4 @@
-"""What gradient methods share and needs no torch: their settings, averages of models, and a server that averages.
+"""What gradient methods share and needs no torch: their settings, and averages of models.
 
 Methods import `_torch` inside their functions, so that they are listed by `fedsolve methods` without torch.
 """
@@ -13,7 +13,6 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
-from fedsolve.data.federation import Task
 from fedsolve.errors import DataError, ParameterError
 
 MODELS = "lr, mlp:128,64, lenet5, cnn, cnn:16,32, or package.module:factory"
@@ -42,34 +41,6 @@ class Training:
     def processes(self) -> bool:
         """Dropout draws from torch's one generator, and Python's share of small batches is large."""
         return True
-
-
-class Averaging(Training):
-    """The server half of methods that average models, and what their clients do alike."""
-
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The first global model."""
-        from fedsolve.methods import _torch
-
-        return packed(_torch.initial(self.model, task, rng))
-
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model."""
-        return sent(state)
-
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
-        """The mean over those that answered."""
-        return average(state, replies)
-
-    def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
-        return unpacked(message)
-
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the network."""
-        from fedsolve.methods import _torch
-
-        return _torch.scores(self.model, model, inputs)
 
 
 def check_model(spec: str, owner: str) -> None:

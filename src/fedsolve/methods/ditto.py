@@ -16,10 +16,11 @@ from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
+from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
-class Ditto(_sgd.Averaging, Method):
+class Ditto(Averaging, Method):
     """FedAvg's global model, and a personal one trained near it: training alone at lam = 0."""
 
     name: ClassVar[str] = "ditto"

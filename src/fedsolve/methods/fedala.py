@@ -18,13 +18,14 @@ from fedsolve.arrays import Arrays, take, under
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
+from fedsolve.methods._averaging import Averaging
 
 SETTLED = 0.1  # standard deviation of the last ten losses, as in the paper
 MOST_PASSES = 50  # where the loss does not settle
 
 
 @dataclass(frozen=True)
-class FedALA(_sgd.Averaging, Method):
+class FedALA(Averaging, Method):
     """FedAvg whose clients start from a learnt blend of the global model and their own; the trained model is theirs."""
 
     name: ClassVar[str] = "fedala"

@@ -14,10 +14,11 @@ from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
+from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
-class FedAvg(_sgd.Averaging, Method):
+class FedAvg(Averaging, Method):
     """One global model by gradient descent: w = sum n_k w_k / sum n_k of locally trained w_k, round after round."""
 
     name: ClassVar[str] = "fedavg"

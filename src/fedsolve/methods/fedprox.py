@@ -16,10 +16,11 @@ from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
+from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
-class FedProx(_sgd.Averaging, Method):
+class FedProx(Averaging, Method):
     """FedAvg whose local loss has mu/2 |v - w|^2 beside it; FedAvg itself at mu = 0."""
 
     name: ClassVar[str] = "fedprox"

@@ -12,10 +12,11 @@ from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.method import Method
 from fedsolve.methods import _sgd
+from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
-class FedProxFT(_sgd.Averaging, Method):
+class FedProxFT(Averaging, Method):
     """FedProx's global model, fine-tuned by each client on its own data."""
 
     name: ClassVar[str] = "fedprox-ft"
