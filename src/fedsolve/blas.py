@@ -77,11 +77,13 @@ def packed_cholesky(triangle: Float, size: int) -> bool:
     return info.value == 0
 
 
-def packed_lower_solve(factor: Float, right: Float) -> Float:
-    """The solution X of L X = right, with L packed."""
+def packed_lower_solve(factor: Float, right: Float, *, transposed: bool = False) -> Float:
+    """The solution X of L X = right, or of L' X = right, with L packed."""
     solution = np.array(right, order="F")
     size, columns = solution.shape
-    _routine("dtfsm")(b"N", b"L", b"L", b"N", b"N", size, columns, 1.0, factor, solution, max(1, size))
+    _routine("dtfsm")(
+        b"N", b"L", b"L", b"T" if transposed else b"N", b"N", size, columns, 1.0, factor, solution, max(1, size)
+    )
     return solution
 
 

@@ -10,51 +10,66 @@ from scipy.special import softmax
 
 import fedsolve as fs
 from fedsolve.methods import fedprior
-from fedsolve.methods.fedprior import class_shares, discriminant, least_squares
+from fedsolve.methods.fedprior import Knowledge, class_shares
 from tests.conftest import relative
 from tests.methods.oracles import stacked
 from tests.methods.test_fedhip import federation, pairs
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0.01, 1.0]))
-def test_the_discriminant_of_sums_is_that_of_the_data(seed: int, shrink: float) -> None:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(4, size=60)
-    y[y == 3] = 0  # a class that nobody has
-    x = rng.normal(size=(60, 5)) + rng.normal(size=(4, 5))[y] + 2.0
-    weight, offset = discriminant(fs.Moments.of(x, y, classes=4, intercept=True), shrink)
-    within = sum((x[y == c] - x[y == c].mean(0)).T @ (x[y == c] - x[y == c].mean(0)) for c in range(3)) / 60
-    within = within + shrink * np.trace(within) / 5 * np.eye(5)
-    for c in range(3):
+def scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Sums of squares within classes."""
+    return sum((x[y == c] - x[y == c].mean(0)).T @ (x[y == c] - x[y == c].mean(0)) for c in np.unique(y))
+
+
+def direct(x: np.ndarray, y: np.ndarray, classes: int, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights and offsets of the discriminant, and weights of centred least squares, from the data."""
+    weight, offset = np.zeros((x.shape[1], classes)), np.zeros(classes)
+    for c in np.unique(y):
         apart = x[y == c].mean(0) - x.mean(0)
-        along = np.linalg.solve(within, apart)
-        np.testing.assert_allclose(weight[:, c], along, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(offset[c], -0.5 * apart @ along - x.mean(0) @ along, rtol=1e-8, atol=1e-10)
-    assert not weight[:, 3].any()
+        weight[:, c] = len(x) * np.linalg.solve(scatter(x, y) + ridge * np.eye(x.shape[1]), apart)
+        offset[c] = -0.5 * apart @ weight[:, c] - x.mean(0) @ weight[:, c]
+    return weight, offset, stacked([(1.0, x - x.mean(0), np.eye(classes)[y])], ridge)
+
+
+def samples(seed: int, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(4, size=count)
+    y[y == 3] = 0  # a class that nobody has
+    return rng.normal(size=(count, 5)) + rng.normal(size=(4, 5))[y] + 2.0, y
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.01, 1.0]), st.sampled_from([0, 1, 3, 30, 60]))
+def test_what_the_others_know_is_that_of_their_data(seed: int, shrink: float, own: int) -> None:
+    """Few samples taken out, by Woodbury; many, on the features' side; one, and a class that only the client has."""
+    x, y = samples(seed)
+    y[:own][y[:own] == 2] = 0
+    y[own:][y[own:] == 1] = 0
+    known = Knowledge.of(fs.Moments.of(x, y, classes=4, intercept=True), shrink)
+    others = known.without(x[:own], y[:own])
+    if own == len(x):
+        assert not any(part.any() for part in (*others.discriminant(), *others.least_squares(known.sums)))
+        return
+    ridge = shrink * np.trace(scatter(x, y)) / 5
+    weight, offset, straight = direct(x[own:], y[own:], 4, ridge)
+    found, constant = others.discriminant()
+    np.testing.assert_allclose(found, weight, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(constant, offset, rtol=1e-7, atol=1e-9)
+    found, constant = others.least_squares(found)
+    np.testing.assert_allclose(found, straight, rtol=1e-6, atol=1e-8)
+    centre = x[own:].mean(0)
+    np.testing.assert_allclose(x @ found + constant, (x - centre) @ straight, rtol=1e-6, atol=1e-8)
 
 
 def test_without_scatter_or_samples_scores_are_still_finite() -> None:
     one = fs.Moments.of([[1.0, 2.0]], [0], classes=2, intercept=True)
     for moments in (one, fs.Moments.zero(3, 2), one - one):
-        weight, offset = discriminant(moments, 0.02)
-        assert np.isfinite(weight).all()
-        assert np.isfinite(offset).all()
-        assert class_shares(moments).sum() == pytest.approx(1.0)
-
-
-@given(st.integers(0, 2**32), st.sampled_from([0.01, 1.0]))
-def test_least_squares_from_the_discriminant_is_that_of_the_data(seed: int, shrink: float) -> None:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(4, size=60)
-    y[y == 3] = 0  # a class that nobody has
-    x = rng.normal(size=(60, 5)) + rng.normal(size=(4, 5))[y] + 2.0
-    moments = fs.Moments.of(x, y, classes=4, intercept=True)
-    weight, offset = least_squares(moments, discriminant(moments, shrink)[0])
-    within = sum(np.square(x[y == c] - x[y == c].mean(0)).sum() for c in range(3)) / 60
-    centred = x - x.mean(0)
-    wanted = stacked([(1.0, centred, np.eye(4)[y])], 60 * shrink * within / 5)
-    np.testing.assert_allclose(weight, wanted, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(x @ weight + offset, centred @ wanted, rtol=1e-7, atol=1e-9)
+        known = Knowledge.of(moments, 0.02)
+        for others in (
+            known.everybody(),
+            known.without(np.array([[1.0, 2.0]])[: moments.count], np.zeros(moments.count, int)),
+        ):
+            assert all(np.isfinite(part).all() for part in (*others.discriminant(), *others.least_squares(known.sums)))
+        assert class_shares(known.counts).sum() == pytest.approx(1.0)
 
 
 def weighed(losses: list[float]) -> np.ndarray:
@@ -104,16 +119,15 @@ def test_a_personal_model_is_the_average_of_all_candidates() -> None:
     result = fs.run(fs.FedPrior(), fed)
     everything = np.vstack([a for a, _ in pairs(fed)])
     shares = np.vstack([b for _, b in pairs(fed)]).sum(0) + 1.0
+    ridge = 0.02 * np.trace(scatter(everything, np.vstack([b for _, b in pairs(fed)]).argmax(1))) / everything.shape[1]
     shares /= shares.sum()
     for k in (1, 3):
         x, y = pairs(fed)[k]
         labels = y.argmax(1)
         rest = [pair for i, pair in enumerate(pairs(fed)) if i != k]
-        others = fs.Moments.of(
-            np.vstack([a for a, _ in rest]), np.vstack([b for _, b in rest]).argmax(1), classes=4, intercept=True
-        )
-        weight, offset = discriminant(others, 0.02)
-        straight, constant = least_squares(others, weight)
+        labelled = np.vstack([a for a, _ in rest]), np.vstack([b for _, b in rest]).argmax(1)
+        weight, offset, straight = direct(*labelled, 4, ridge)
+        constant = -labelled[0].mean(0) @ straight
         starts = [
             (x @ weight + offset, fedprior.SCALES),
             (x @ straight + constant, fedprior.STEEPER),

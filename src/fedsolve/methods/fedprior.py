@@ -39,7 +39,7 @@ PSEUDOCOUNTS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # samples that the 
 STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 7).tolist())
 STEPS = (1.0, 3.0, 10.0, 30.0)  # how far along the correction, beside 0: none
 PARTS = 8  # mixtures of the three fits are in steps of an eighth
-_SENT = ("triangle", "cross", "count", "weight", "intercept")
+_SENT = ("factor", "class_sums", "class_counts", "weight", "intercept")
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,16 @@ class FedPrior(Method):
         parameters.check(self)
 
     def message(self, state: Arrays, client: str) -> Arrays:
-        """The sums and the global model, once there are some."""
+        """What is known about classes, and the global model, once there is something."""
         return {name: state[name] for name in _SENT if name in state}
 
     def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
         """The global model: the discriminant of all, with everybody's class shares."""
         total = Moments.from_arrays(replies)
-        weight, offset = discriminant(total, self.shrink)
-        return {**total.arrays(), "weight": weight, "intercept": offset + np.log(class_shares(total))}
+        known = Knowledge.of(total, self.shrink)
+        weight, offset = known.everybody().discriminant()
+        shared = {"weight": weight, "intercept": offset + np.log(class_shares(known.counts))}
+        return {**total.arrays(), **known.arrays(), **shared}
 
     def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
         """Not part of any sum yet."""
@@ -80,12 +82,13 @@ class FedPrior(Method):
 
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """Three fits, mixed."""
-        total = Moments.from_arrays(message, task.space)
-        others = total - _ridge.moments(task, train, intercept=True) if bool(private["counted"]) else total
-        weight, offset = discriminant(others, self.shrink)
-        straight = least_squares(others, weight)
+        known = Knowledge.from_arrays(message)
+        rows = _ridge.design(train, intercept=False)
+        others = known.without(rows, train.labels) if bool(private["counted"]) else known.everybody()
+        weight, offset = others.discriminant()
+        straight = others.least_squares(weight)
         nothing = np.zeros_like(weight), np.zeros_like(offset)
-        client = _Client.of(train, total)
+        client = _Client.of(rows, train.labels, known)
         starts = (((weight, offset), SCALES), (straight, STEEPER), (nothing, (1.0,)))
         fits = [client.fit(*start, scales) for start, scales in starts]
         mixtures = np.array([m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]) / PARTS
@@ -112,50 +115,123 @@ class FedPrior(Method):
         return _ridge.scores(model, inputs)
 
 
-def class_shares(moments: Moments) -> Float:
+def class_shares(counts: Float) -> Float:
     """The share of each class, with one sample more in each, so that none is zero."""
-    counts: Float = moments.cross[-1] + 1.0
-    shares: Float = counts / counts.sum()
+    shares: Float = (counts + 1.0) / (counts + 1.0).sum()
     return shares
 
 
-def discriminant(moments: Moments, shrink: float) -> tuple[Float, Float]:
-    """Weights and offsets of the linear discriminant of moments with a column of ones, without any class shares.
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What sums with a column of ones say about classes, decomposed once for all clients."""
 
-    With class means m_c, overall mean g and S the scatter within classes, shrunk towards a multiple of the
-    identity: score_c(x) = (x - g)' S^-1 (m_c - g) - (m_c - g)' S^-1 (m_c - g) / 2. A class without samples scores 0.
-    """
-    features, counts = moments.features - 1, moments.cross[-1]
-    if moments.count == 0:
-        return np.zeros((features, len(counts))), np.zeros(len(counts))
-    lower = moments.lower()
-    centre = np.array(lower[-1, :-1]) / moments.count
-    means = moments.cross[:-1] / np.maximum(counts, 1.0)
-    within = np.asfortranarray(lower[:-1, :-1] - np.tril((means * counts) @ means.T)) / moments.count
-    spread = float(np.trace(within)) / features
-    within[np.diag_indices(features)] += shrink * spread if spread > 0 else 1.0
-    apart = np.where(counts > 0, means - centre[:, None], 0.0)
-    factor = blas.cholesky(within)
-    while factor is None:  # rounding left a direction negative: only where classes have no scatter in it
-        within[np.diag_indices(features)] += max(spread, 1e-300)
-        factor = blas.cholesky(within)
-    weight = np.ascontiguousarray(blas.cholesky_solve(factor, apart))
-    return weight, -0.5 * (apart * weight).sum(0) - centre @ weight
+    factor: Float  # L, packed: L L' is the scatter within classes, sum over samples, plus a multiple of the identity
+    sums: Float  # of the samples of each class, features x classes
+    counts: Float  # how many samples each class has
+
+    @classmethod
+    def of(cls, moments: Moments, shrink: float) -> Knowledge:
+        """The identity counts for `shrink` of the mean variance within classes."""
+        sums, counts = np.ascontiguousarray(moments.cross[:-1]), np.array(moments.cross[-1])
+        means = sums / np.maximum(counts, 1.0)
+        within = np.asfortranarray(moments.lower()[:-1, :-1])
+        within -= np.tril((means * counts) @ means.T)
+        spread = float(np.trace(within)) / len(within)
+        within[np.diag_indices_from(within)] += shrink * spread if spread > 0 else 1.0
+        return cls(blas.pack(_factor(within, spread)), sums, counts)
+
+    def arrays(self) -> dict[str, Array]:
+        """As they travel."""
+        return {"factor": self.factor, "class_sums": self.sums, "class_counts": self.counts}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Knowledge:
+        """The inverse of `arrays`."""
+        return cls(arrays["factor"], arrays["class_sums"], arrays["class_counts"])
+
+    def everybody(self) -> Others:
+        """With nobody left out."""
+        return Others(self.factor, np.empty((0, len(self.sums))), self.sums, self.counts)
+
+    def without(self, rows: Float, labels: Array) -> Others:
+        """Without samples that are part of it.
+
+        Of each class, the scatter of all is that of the others, that of `rows`, and n k / (n + k) times the square of
+        the distance between the two means, of n other samples and k of `rows`.
+        """
+        own = _ridge.one_hot(labels, len(self.counts))
+        own_counts, own_sums = own.sum(0), rows.T @ own
+        sums, counts = self.sums - own_sums, self.counts - own_counts
+        own_means = own_sums / np.maximum(own_counts, 1.0)
+        both = (own_counts > 0) & (counts > 0)
+        weights = np.sqrt((own_counts * counts)[both] / (own_counts + counts)[both])
+        between = weights[:, None] * (sums[:, both] / counts[both] - own_means[:, both]).T
+        return Others(self.factor, np.vstack([rows - own_means.T[labels], between]), sums, counts)
 
 
-def least_squares(moments: Moments, weight: Float) -> tuple[Float, Float]:
-    """Centred least squares on one-hot targets, with the discriminant's shrinkage, from its weights; less the shares.
+@dataclass(frozen=True, slots=True, eq=False)
+class Others:
+    """What is known from all but some samples: everybody's scatter less Z'Z, with the others' sums and counts."""
 
-    With A the class means about the overall one, D the counts and N S the scatter within classes, X'Y = A D and
-    X'X = N S + A D A', so by Woodbury the weights are S^-1 A (I + D A' S^-1 A / N)^-1 D / N. `weight` is S^-1 A.
-    """
-    counts, count = np.maximum(moments.cross[-1], 0.0), max(moments.count, 1)
-    centre = np.array(moments.lower()[-1, :-1]) / count
-    apart = np.where(counts > 0, moments.cross[:-1] / np.maximum(counts, 1.0) - centre[:, None], 0.0)
-    root = np.sqrt(counts / count)
-    inner = np.eye(len(root)) + root[:, None] * (apart.T @ weight) * root
-    straight = weight @ (root[:, None] * np.linalg.solve(inner, np.diag(root)))
-    return straight, -centre @ straight
+    factor: Float
+    gone: Float  # Z
+    sums: Float
+    counts: Float
+
+    @property
+    def _apart(self) -> tuple[Float, Float]:
+        """The mean of all samples, and the class means about it. A class without samples is not apart."""
+        centre = self.sums.sum(1) / max(self.counts.sum(), 1.0)
+        means = self.sums / np.maximum(self.counts, 1.0)
+        return centre, np.where(self.counts > 0, means - centre[:, None], 0.0)
+
+    def discriminant(self) -> tuple[Float, Float]:
+        """Weights and offsets of the linear discriminant, without any class shares.
+
+        With class means m_c, overall mean g and S the shrunk covariance within classes: score_c(x) = (x - g)' S^-1
+        (m_c - g) - (m_c - g)' S^-1 (m_c - g) / 2. A class without samples scores 0.
+        """
+        centre, apart = self._apart
+        if self.counts.sum() <= 0:
+            return np.zeros_like(self.sums), np.zeros_like(self.counts)
+        weight = self.counts.sum() * _solve_less(self.factor, self.gone, apart)
+        return weight, -0.5 * (apart * weight).sum(0) - centre @ weight
+
+    def least_squares(self, weight: Float) -> tuple[Float, Float]:
+        """Centred least squares on one-hot targets, shrunk alike, from the discriminant's weights; less the shares.
+
+        With A the class means about the overall one, D the counts, N their sum and N S the scatter within classes,
+        X'Y = A D and X'X = N S + A D A', so by Woodbury the weights are S^-1 A (I + D A' S^-1 A / N)^-1 D / N.
+        """
+        centre, apart = self._apart
+        root = np.sqrt(self.counts / max(self.counts.sum(), 1.0))
+        inner = np.eye(len(root)) + root[:, None] * (apart.T @ weight) * root
+        straight = weight @ (root[:, None] * np.linalg.solve(inner, np.diag(root)))
+        return straight, -centre @ straight
+
+
+def _solve_less(factor: Float, gone: Float, right: Float) -> Float:
+    """(L L' - Z'Z)^-1 `right`, on the smaller side: samples, by Woodbury's identity, or features."""
+    count, size = gone.shape
+    if count < size:
+        solved = blas.packed_lower_solve(factor, np.hstack([gone.T, right]))
+        along, start = solved[:, :count], solved[:, count:]
+        left = blas.cholesky(np.eye(count) - along.T @ along)
+        if left is not None:
+            start = start + along @ blas.cholesky_solve(left, along.T @ start)
+            return np.ascontiguousarray(blas.packed_lower_solve(factor, start, transposed=True))
+    lower = blas.unpack(factor, size)
+    rest = np.asfortranarray(np.tril(lower @ lower.T - gone.T @ gone))
+    return np.ascontiguousarray(blas.cholesky_solve(_factor(rest, float(np.trace(rest)) / size), right))
+
+
+def _factor(lower: Float, spread: float) -> Float:
+    """The Cholesky factor. Where rounding left a direction negative, one without scatter, more and more is added."""
+    more = max(spread, 1e-300)
+    while (factor := blas.cholesky(lower)) is None:
+        lower[np.diag_indices_from(lower)] += more
+        more *= 10.0
+    return factor
 
 
 def _own_shares(labels: Array, shares: Float, pseudocount: float, *, left_out: bool) -> Float:
@@ -196,18 +272,17 @@ class _Client:
     left_out_shares: tuple[Float, ...]  # a row a sample: the shares among the others
 
     @classmethod
-    def of(cls, train: Samples, total: Moments) -> _Client:
+    def of(cls, rows: Float, labels: Array, known: Knowledge) -> _Client:
         """Decompose once."""
-        rows = _ridge.design(train, intercept=False)
-        centre = np.array(total.lower()[-1, :-1]) / max(total.count, 1)
+        centre = known.sums.sum(1) / max(known.counts.sum(), 1.0)
         unit = float(np.square(rows - centre).sum(1).mean()) or 1.0
         design = np.column_stack([rows - centre, np.full(len(rows), np.sqrt(unit))])
-        every = class_shares(total)
+        every = class_shares(known.counts)
         shares, left_out_shares = (
-            tuple(_own_shares(train.labels, every, p, left_out=out) for p in PSEUDOCOUNTS) for out in (False, True)
+            tuple(_own_shares(labels, every, p, left_out=out) for p in PSEUDOCOUNTS) for out in (False, True)
         )
-        path = RidgePath.of(design, _ridge.one_hot(train.labels, len(every)))
-        return cls(rows, train.labels, centre, unit, path, design, shares, left_out_shares)
+        path = RidgePath.of(design, _ridge.one_hot(labels, len(every)))
+        return cls(rows, labels, centre, unit, path, design, shares, left_out_shares)
 
     def fit(self, weight: Float, offset: Float, scales: Sequence[float]) -> _Fit:
         """The two steps from a start."""
