@@ -112,6 +112,13 @@ def cholesky_solve(factor: Float, right: Float) -> Float:
     return solution
 
 
+def inverse_trace(factor: Float) -> float:
+    """The trace of (L L')^-1: the sum of the squares of L^-1. What is above the diagonal of `factor` must be zero."""
+    inverse, size = factor.copy(order="F"), len(factor)
+    _routine("dtrtri")(b"L", b"N", size, inverse, max(1, size), 0)
+    return float(np.linalg.norm(inverse)) ** 2
+
+
 def lower_solve(factor: Float, right: Float) -> Float:
     """The solution X of L X = right."""
     solution = np.array(right, order="F")
