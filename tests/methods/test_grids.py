@@ -7,6 +7,8 @@ import pytest
 from benchmarks import personal
 
 import fedsolve as fs
+from fedsolve.features.maps import RandomProjection
+from fedsolve.rng import derive
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +25,17 @@ def test_fedhip(table: fs.Table) -> None:
         assert grid[f"alpha={alpha:g}"] == pytest.approx(fs.run(fs.FedHiP(alpha=alpha), federation).accuracy.mean)
 
 
-def test_apfl(table: fs.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(personal, "WIDTHS_PRIMARY", (16,))
-    monkeypatch.setattr(personal, "WIDTHS_REFINE", (12, 80))
+def test_streams(table: fs.Table) -> None:
     x, y = np.asarray(table.inputs), np.asarray(table.labels)
-    ((setting, grid),) = personal.apfl_grids(x, y, [(6, 0.5)], seed=2)
-    assert setting == (6, 0.5)
+    ranges = {"d_primary": (8, 16), "gamma": (1.0,), "d_refine": (12, 80, 1024), "beta": (10.0,), "lam": (0.5,)}
+    found = {name: figures for _, name, figures in personal.streams(x, y, [(6, 0.5)], 2, ranges, wide=16)}
     federation = table.split(fs.dirichlet(0.5), clients=6, seed=2)
     for width in (12, 80):
         method = fs.APFL(d_primary=16, d_refine=width, gamma=1.0, beta=10.0, lam=0.5)
-        found = grid[f"d_primary=16 gamma=1 d_refine={width} beta=10 lam=0.5"]
-        assert found == pytest.approx(fs.run(method, federation, seed=2).accuracy.mean)
+        point = f"d_primary=16 gamma=1 d_refine={width} beta=10 lam=0.5"
+        assert found["apfl grid"][point] == pytest.approx(fs.run(method, federation, seed=2).accuracy.mean)
+    whole = fs.run(fs.APFL(d_primary=16), federation, seed=2)
+    assert found["apfl wide"]["auto"] == pytest.approx(whole.accuracy.mean)
+    same = RandomProjection(16, "relu", int(fs.APFL().init_server(None, derive(2, "server"))["seeds"][0]))
+    whole = fs.run(fs.FedPrior(), federation.with_features(same), seed=2)
+    assert found["fedprior wide"]["auto"] == pytest.approx(whole.accuracy.mean)
