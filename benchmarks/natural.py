@@ -22,8 +22,14 @@ from sklearn.metrics import roc_auc_score
 import fedsolve as fs
 from fedsolve.rng import derive
 
-from .real import loaders
+from .real import arrays
 
+FILES = {
+    "heart disease": "heart-disease",
+    "landmine": "landmine",
+    "pacs": "pacs-features",
+    "pacs, split anew": "pacs-features",
+}
 SPLITS = {"heart disease": 20, "landmine": 5, "pacs": 1, "pacs, split anew": 5}
 METHODS: dict[str, fs.Method] = {
     "alone": fs.Local(intercept=True),
@@ -72,18 +78,11 @@ def area(result: fs.Result, federation: fs.Federation) -> float:
 
 def federations(name: str, splits: int) -> Iterator[fs.Federation]:
     """One federation a split."""
-    data = loaders()
-    if name.startswith("pacs"):
-        x, y, client, official = data.pacs_features()
-        if name == "pacs":
-            yield federation(x, y, client, official.astype(bool))
-            return
-    else:
-        found = data.federated({"heart disease": "heart_disease"}.get(name, name))
-        x, y, client = found["x"].astype(np.float64), found["y"], found["client"]
-    if name == "heart disease":
-        complete = ~np.isnan(x[:, :10]).any(1)
-        x, y, client = x[complete, :10], y[complete], client[complete]
+    data = arrays(FILES[name])
+    x, y, client = data["x"], data["y"], data["client"]
+    if name == "pacs":
+        yield federation(x, y, client, data["is_test"].astype(bool))
+        return
     for split in range(splits):
         rng = derive(split, "natural clients", name)
         test = np.zeros(len(y), dtype=bool)

@@ -25,7 +25,7 @@ from fedsolve.methods.fedprior import Knowledge
 from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten
 
-from .real import loaders
+from .real import arrays
 
 CLIENTS, SPREADS, SEEDS = (50, 100), (0.1, 0.5, 1.0), (0, 1, 2)
 ALPHAS = tuple(float(alpha) for alpha in range(0, 65, 5))  # FedHiP, table II
@@ -57,7 +57,8 @@ Rows = NDArray[np.int64]
 
 def measure(seeds: tuple[int, ...] = SEEDS) -> list[dict[str, Any]]:
     """Mean accuracy over clients in percent: auto against the best fixed settings, CIFAR-100 features."""
-    x, y, _, _ = loaders().cifar_features("cifar100")
+    data = arrays("cifar100-features")
+    x, y = data["x"], data["y"]
     settings = [(clients, spread) for clients in CLIENTS for spread in SPREADS]
     for seed in seeds:
         done = lines()
