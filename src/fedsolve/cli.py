@@ -21,6 +21,7 @@ from fedsolve.errors import DataError, FedsolveError, ParameterError
 
 if TYPE_CHECKING:
     from fedsolve.ledger.store import Answer
+    from fedsolve.recipes import Recipe
     from fedsolve.result import Result, Round
     from fedsolve.runtime.checkpoint import Checkpoint
     from fedsolve.runtime.loop import Progress, Report
@@ -101,6 +102,14 @@ def run_command(
             help="digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
             "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder a "
             "class), or hf:NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Take only N of the samples, drawn by the seed; an official test set stays whole. Default: all.",
             show_default=False,
         ),
     ] = None,
@@ -204,7 +213,7 @@ def run_command(
 
     values = _read_config(config)
     given = {
-        "method": method, "data": data, "clients": clients, "partition": partition,
+        "method": method, "data": data, "limit": limit, "clients": clients, "partition": partition,
         "test": _share(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
         "participation": participation, "runtime": runtime, "alone": alone, "skip_broken": skip_broken,
         "eval_every": eval_every,
@@ -320,6 +329,7 @@ def compare_command(
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="As for run.", show_default=False)] = None,
     clients: Annotated[int | None, typer.Option(help="As for run.", show_default=False)] = None,
     partition: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
     test: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
@@ -340,8 +350,9 @@ def compare_command(
 
     report.check()
     given = {
-        "data": data, "clients": clients, "partition": partition, "test": _share(test), "min_samples": min_samples,
-        "features": features, "skip_broken": skip_broken, "rounds": rounds, "participation": participation,
+        "data": data, "limit": limit, "clients": clients, "partition": partition, "test": _share(test),
+        "min_samples": min_samples, "features": features, "skip_broken": skip_broken, "rounds": rounds,
+        "participation": participation,
     }  # fmt: skip
     base = Settings.of({name: value for name, value in given.items() if value is not None}, "the command line")
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -352,7 +363,7 @@ def compare_command(
             said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
             typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}")
 
-    with _progress(quiet) as (progress, _):
+    with _goes_on(), _progress(quiet) as (progress, _):
         compare.compare(runs, out, told, progress)
         page = report.write([out], out / "report.html")
     typer.echo(str(page) if quiet else f"open {page}")
@@ -375,19 +386,24 @@ def report_command(
 @app.command("reproduce")
 def reproduce_command(
     recipe: Annotated[
-        str | None, typer.Argument(help="Which table, as in fedhip-2. Without: the list.", show_default=False)
+        str | None,
+        typer.Argument(help="Which table, as in fedhip-2, or all of them: all. Without: the list.", show_default=False),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="here: what two cores do in half an hour; paper: the paper's own settings.")
+        str, typer.Option(help="here: what two cores do in a quarter of an hour; paper: the paper's own settings.")
     ] = "here",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where runs and tables go. Default: runs/RECIPE-SCALE.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Where runs and tables go; with all, a folder a table in it. Default: runs/RECIPE-SCALE.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Run a results table of a paper and put the paper's figures beside ours. What is done already is not done again.
 
-    Data are looked for in the folder that FEDSOLVE_DATA names.
+    Data are looked for in the folder that FEDSOLVE_DATA names. What is missing is said first, and all else is run.
     """
     from fedsolve import recipes
 
@@ -395,18 +411,47 @@ def reproduce_command(
         for name, title in recipes.summaries():
             typer.echo(f"{name:<12} {title}")
         return
-    chosen = recipes.create(recipe, scale)
+    wanted = recipes.chosen(recipe, scale)
     place = out or Path("runs") / f"{recipe}-{scale}"
     place.mkdir(parents=True, exist_ok=True)
+    _say_what_is_lacking(wanted)
 
-    def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
+    def told(method: str, seed: int, found: Any, done: int, total: int, left: float) -> None:
         said = f"failed: {found}" if isinstance(found, str) else _run_in_short(found)
-        typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}", err=True)
+        rest = f", about {_duration(left)} left" if done < total else ""
+        typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}{rest}", err=True)
 
-    with _progress(quiet=False) as (progress, _):
-        outcome = recipes.reproduce(chosen, place, told, progress)
-    typer.echo(outcome.markdown())
-    typer.echo(f"saved in {place}: table.md, table.json, runs/", err=True)
+    with _goes_on(), _progress(quiet=False) as (progress, _):
+        for number, each in enumerate(wanted, 1):
+            if recipe == recipes.ALL:
+                typer.echo(f"table {number} of {len(wanted)}: {each.name}", err=True)
+            own = place / each.name if recipe == recipes.ALL else place
+            typer.echo(recipes.reproduce(each, own, told, progress, place / "runs").markdown())
+            typer.echo(f"saved in {own}: table.md, table.json; runs in {place / 'runs'}", err=True)
+
+
+def _say_what_is_lacking(wanted: list[Recipe]) -> None:
+    """Once for all tables, before anything runs."""
+    from fedsolve import recipes
+
+    needed: dict[str, int] = {}
+    for each in wanted:
+        for reason, count in recipes.lacking(each).items():
+            needed[reason] = needed.get(reason, 0) + count
+    total = sum(len(recipes.distinct(each)) for each in wanted)
+    for reason, count in needed.items():
+        typer.echo(f"{reason}. {count} of {total} runs need it and are left out.", err=True)
+
+
+@contextmanager
+def _goes_on() -> Iterator[None]:
+    """Ctrl-C loses the run at hand alone: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop = SystemExit(130)
+        stop.add_note("the same command goes on with the run that was stopped")
+        raise stop from None
 
 
 @app.command("export")
@@ -666,8 +711,7 @@ def _round_line(line: Round, rounds: int) -> str:
     parts = [f"accuracy {_percent(line.accuracy)}"] * (line.accuracy is not None)
     parts += [] if line.loss is None else [f"loss {line.loss:.4f}"]
     parts += [f"{line.seconds:.1f} s", f"{_size(line.bytes_up)} up", f"{_size(line.bytes_down)} down"]
-    left = line.seconds * (rounds - line.round)
-    parts += [f"{left / 60:.0f} min left" if left >= 120 else f"{left:.0f} s left"]
+    parts += [f"{_duration(line.seconds * (rounds - line.round))} left"]
     return f"round {line.round} of {rounds}: {', '.join(parts)}"
 
 
@@ -753,6 +797,10 @@ def _laws(method: str) -> frozenset[str]:
     from fedsolve.methods import method_class
 
     return method_class(method).laws
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _percent(share: float | None) -> str:

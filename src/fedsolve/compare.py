@@ -93,7 +93,7 @@ def compare(
 
 def data_of(settings: Settings) -> Settings:
     """What the data and their split depend on, as settings with everything else at its default."""
-    kept = ("data", "clients", "partition", "test", "min_samples", "features", "skip_broken", "seed")
+    kept = ("data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "seed")
     return Settings(**{name: getattr(settings, name) for name in kept})
 
 
@@ -106,7 +106,8 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
     method = method_of(settings)
     wanted = {**asdict(settings), "set": parameters.values(method), "rounds": method.rounds}
     had = found.get("settings", {})
-    same = all(had.get(name) == value for name, value in wanted.items() if value is not None)
+    # None stands for a number that the run found out, but for `limit`, where it stands for all samples.
+    same = all(had.get(name) == value for name, value in wanted.items() if value is not None or name == "limit")
     return found if same else None
 
 

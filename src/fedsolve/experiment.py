@@ -48,6 +48,7 @@ class Settings:
     method: str = "fedhip"
     set: Mapping[str, object] = field(default_factory=dict)  # parameters of the method
     data: str = "digits"
+    limit: int | None = None  # at most so many samples, drawn by the seed; None: all
     clients: int | None = None  # None: 20, or the natural clients
     partition: str = "dirichlet:0.1"
     test: float | str = 0.2
@@ -76,11 +77,12 @@ class Settings:
 
 
 def table_of(settings: Settings, progress: Progress | None = None) -> Table:
-    """All data in one place, before any feature map."""
+    """All data in one place, or as many as the limit lets in, before any feature map."""
     name = settings.data
     if name.startswith("synthetic:") and name.count(",") == 1 and settings.clients is not None:
         name += f",{settings.clients}"  # as many natural clients as are asked for
-    return catalog.load(name, seed=check_seed(settings.seed), skip_broken=settings.skip_broken, progress=progress)
+    table = catalog.load(name, seed=check_seed(settings.seed), skip_broken=settings.skip_broken, progress=progress)
+    return table if settings.limit is None else table.sample(settings.limit, settings.seed)
 
 
 def split_of(settings: Settings, table: Table) -> Federation:

@@ -1,29 +1,40 @@
 """The papers' results tables as experiments, with the papers' figures beside ours.
 
 Each recipe has two scales: `paper`, the settings of the paper, for those who have its data, weights and time; and
-`here`, what two cores can do in half an hour: other backbones, fewer rounds, one seed. What differs is in the output.
+`here`, what two cores can do in a quarter of an hour: other backbones, fewer rounds, fewer samples, one seed. What
+differs is in the output.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedsolve.codec import write_bytes
-from fedsolve.compare import Told, compare, data_of
-from fedsolve.errors import unknown
-from fedsolve.experiment import Settings
+from fedsolve.compare import compare, data_of
+from fedsolve.data import archives, catalog
+from fedsolve.errors import FedsolveError, unknown
+from fedsolve.experiment import Settings, method_of
+from fedsolve.features import maps
 from fedsolve.methods import CATALOGUE
 from fedsolve.runtime.loop import Progress
 
 Scale: TypeAlias = Literal["paper", "here"]
 SCALES = ("here", "paper")
+ALL = "all"  # stands for every recipe
+LEFT_OUT = "left out at this scale"
+IMAGES_HERE = 20_000  # at most, where networks are trained or features are extracted at the scale `here`
+ONNX = "effnetlite0_224.onnx"  # in the folder of data: EfficientNet-Lite0 without torch
+Told: TypeAlias = Callable[[str, int, Mapping[str, Any] | str, int, int, float], None]
+"""As of a comparison, and last the seconds that the rest of the recipe will take, about."""
 
 FIGURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {  # of a result.json
     "mean": lambda found: _points(found["accuracy"]["mean"]),
@@ -112,31 +123,76 @@ def create(name: str, scale: str = "here") -> Recipe:
     return RECIPES[name](name, "paper" if scale == "paper" else "here")
 
 
-def reproduce(recipe: Recipe, out: Path, told: Told, progress: Progress | None = None) -> Outcome:
-    """Run what is not yet in `out`, and leave the table there as table.md and table.json."""
-    unique = {_place(run): run for cell in recipe.cells for run in cell.runs()}  # equal runs are done once
-    runs = sorted(unique.values(), key=lambda run: str(data_of(run)))  # those with the same data side by side
-    done: dict[str, Mapping[str, Any] | str] = {}
+def chosen(name: str, scale: str = "here") -> list[Recipe]:
+    """The recipe of a name, or every one for "all"."""
+    return [create(each, scale) for each in (RECIPES if name == ALL else (name,))]
+
+
+def lacking(recipe: Recipe) -> dict[str, int]:
+    """What is missing on this machine, a sentence each, and how many of the runs need it. Nothing is read or run."""
+    return dict(Counter(reason for run in distinct(recipe) if (reason := _lacks(run))))
+
+
+def reproduce(
+    recipe: Recipe, out: Path, told: Told, progress: Progress | None = None, runs: Path | None = None
+) -> Outcome:
+    """Run what is not yet in `runs`, and leave the table in `out` as table.md and table.json.
+
+    Recipes may share `runs` (default: a folder of that name in `out`): what several of them need is then run once.
+    Runs for which something is lacking are not tried.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = distinct(recipe)
+    done: dict[str, Mapping[str, Any] | str] = {_place(run): why for run in wanted if (why := _lacks(run))}
+    missing = frozenset(done)
+    able = [run for run in wanted if _place(run) not in missing]
+    times: dict[str, list[float]] = {}
 
     def tell(method: str, seed: int, found: Mapping[str, Any] | str, number: int, total: int) -> None:
-        done[_place(runs[number - 1])] = found
-        told(method, seed, found, number, total)
+        done[_place(able[number - 1])] = found
+        if not isinstance(found, str):
+            times.setdefault(method, []).append(found["seconds"]["total"])
+        told(method, seed, found, number, total, _left(able[number:], times))
 
-    compare(runs, out / "runs", tell, progress, _place, one_data_set=False)
+    compare(able, runs or out / "runs", tell, progress, _place, one_data_set=False)
     ours, failures = {}, {}
     for cell in recipe.cells:
-        found = [done[_place(run)] for run in cell.runs()]
-        for each in found:
-            if isinstance(each, str):
-                failures[cell.row, cell.column] = f"{cell.row}, {cell.column}: {each}"
-        values = [FIGURES[cell.figure](each) for each in found if not isinstance(each, str)]
-        numbers = [value for value in values if value is not None]
-        if numbers:
-            ours[cell.row, cell.column] = statistics.fmean(numbers)
+        numbers = []
+        for place in map(_place, cell.runs()):
+            found = done[place]
+            if not isinstance(found, str):
+                numbers.append(FIGURES[cell.figure](found))
+            else:  # what is lacking is said once for all cells; any other failure is that of its cell
+                words = found if place in missing else f"{cell.row}, {cell.column}: {found}"
+                failures[cell.row, cell.column] = words
+        known = [number for number in numbers if number is not None]
+        if known:
+            ours[cell.row, cell.column] = statistics.fmean(known)
     outcome = Outcome(recipe, ours, failures)
     write_bytes(out / "table.md", outcome.markdown().encode())
     write_bytes(out / "table.json", json.dumps(_json(outcome), indent=1).encode() + b"\n")
     return outcome
+
+
+def distinct(recipe: Recipe) -> list[Settings]:
+    """Each run once, those with the same data side by side."""
+    unique = {_place(run): run for cell in recipe.cells for run in cell.runs()}
+    return sorted(unique.values(), key=lambda run: str(data_of(run)))
+
+
+def _lacks(run: Settings) -> str:
+    """What is missing for a run on this machine, or nothing."""
+    try:
+        method_of(run)
+    except FedsolveError as error:
+        return str(error)  # gradient methods without torch
+    return catalog.absent(run.data) or maps.absent(run.features)
+
+
+def _left(runs: Sequence[Settings], times: Mapping[str, Sequence[float]]) -> float:
+    """The seconds that runs will take if each takes as long as those of its method, or of all methods, did."""
+    usual = statistics.fmean([each for own in times.values() for each in own]) if times else 0.0
+    return sum(statistics.fmean(times[run.method]) if run.method in times else usual for run in runs)
 
 
 def _json(outcome: Outcome) -> dict[str, Any]:
@@ -156,11 +212,13 @@ def _json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _place(run: Settings) -> str:
-    """A folder name that tells runs apart."""
-    words = [run.method, str(run.seed), run.data, run.partition, str(run.clients)]
-    words += [run.features] if run.features != "identity" else []
+    """A folder name that tells runs apart: in words what they are, and a digest of all settings."""
+    words = [run.method, str(run.seed), Path(run.data).name, run.partition, str(run.clients)]
+    words += [Path(run.features).name] if run.features != "identity" else []
     words += [f"{name}={value}" for name, value in sorted(run.set.items())]
-    return "_".join("".join(c if c.isalnum() or c in ".=-" else "-" for c in word) for word in words if word)[:180]
+    text = "_".join("".join(c if c.isalnum() or c in ".=-" else "-" for c in word) for word in words if word)
+    content = json.dumps(asdict(run), sort_keys=True)
+    return f"{text[:150]}_{hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
 
 
 def _points(share: float | None) -> float | None:
@@ -180,46 +238,58 @@ def _method(name: str) -> str | None:
     return known if known in CATALOGUE else None
 
 
-def _cell(row: str, column: str, paper: float | None, base: Settings | None, method: str, **more: Any) -> Cell:
-    """A cell for a method of the paper, where we have both the method and the data."""
+def _cell(row: str, column: str, paper: float | None, base: Settings | str, method: str, **more: Any) -> Cell:
+    """A cell for a method of the paper; `base` is its experiment, or why there is none."""
     known = _method(method)
     if known is None:
         return Cell(row, column, paper, why=f"{method} is not in the catalogue")
-    if base is None:
-        return Cell(row, column, paper, why=f"{column if 'ImageNet' in column else row}: no such data at this scale")
-    chosen, settings = more.pop("set", {}), replace(base, method=known, alone=False)
-    return Cell(row, column, paper, replace(settings, set={**settings.set, **chosen}), **more)
+    if isinstance(base, str):
+        return Cell(row, column, paper, why=base)
+    own, settings = more.pop("set", {}), replace(base, method=known, alone=False)
+    return Cell(row, column, paper, replace(settings, set={**settings.set, **own}), **more)
+
+
+def _trained(base: Settings, parameters: Mapping[str, Any]) -> Settings:
+    """A gradient method on these data, evaluated once, after its last round."""
+    return replace(base, set=parameters, eval_every=parameters["rounds"])
 
 
 # --- AFL ---
 
 HEAD_PAPER = {"model": "lr", "lr": 0.05, "batch": 64, "epochs": 3, "sgd_momentum": 0.0, "rounds": 500}
-HEAD_HERE = {**HEAD_PAPER, "rounds": 20}
+HEAD_HERE = {**HEAD_PAPER, "rounds": 10}
 AFL_NOTE = {
     "paper": "ResNet-18 (ImageNet), all images, three seeds, official test set; gradient methods train a head.",
-    "here": "EfficientNet-Lite0 features instead of ResNet-18 (CIFAR-10: as many training images as the file holds), "
-    "one seed, official test set; gradient methods train a head for 20 rounds instead of 500.",
+    "here": f"EfficientNet-Lite0 features instead of ResNet-18, {IMAGES_HERE:,} of 50,000 training images of CIFAR-10, "
+    "one seed, official test set; gradient methods train a head for 10 rounds instead of 500, and are not at their "
+    "end.",
 }
 
 
-def _images(dataset: str, scale: Scale, backbone: str) -> Settings | None:
+def _images(dataset: str, scale: Scale, backbone: str) -> Settings | str:
     """A data set of the papers with its features, where it can be had."""
+    name = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}.get(dataset, dataset.lower())
     if scale == "paper":
-        name = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}.get(dataset, dataset.lower())
         return Settings(data=name, features=f"hf:{backbone}")
-    here = {
-        "CIFAR-10": Settings(data="cifar10", features="efficientnet-lite0"),
-        "CIFAR-100": Settings(data="cifar100-features"),
-    }
-    return here.get(dataset)
+    if dataset not in ("CIFAR-10", "CIFAR-100"):
+        return f"{dataset}: {LEFT_OUT}"
+    home, limit = archives.folder(), IMAGES_HERE if dataset == "CIFAR-10" else None
+    if home is not None and (home / f"{name}-features.npz").is_file():
+        return Settings(data=f"{name}-features", limit=limit)  # made before
+    return Settings(data=name, features=_lite0(home), limit=limit)
 
 
-def _afl_base(dataset: str, scale: Scale, method: str, partition: str, clients: int = 100) -> Settings | None:
+def _lite0(home: Path | None) -> str:
+    """EfficientNet-Lite0: as an ONNX file where there is one, which is several times faster than with torch."""
+    return f"onnx:{home / ONNX}" if home is not None and (home / ONNX).is_file() else "efficientnet-lite0"
+
+
+def _afl_base(dataset: str, scale: Scale, method: str, partition: str, clients: int = 100) -> Settings | str:
     base = _images(dataset, scale, "microsoft/resnet-18")
-    if base is None:
-        return None
-    head: dict[str, Any] = {} if method == "AFL" else HEAD_PAPER if scale == "paper" else HEAD_HERE
-    return replace(base, clients=clients, partition=partition, test="global", set=head)
+    if isinstance(base, str):
+        return base
+    base = replace(base, clients=clients, partition=partition, test="global")
+    return base if method == "AFL" else _trained(base, HEAD_PAPER if scale == "paper" else HEAD_HERE)
 
 
 def _seeds(scale: Scale) -> tuple[int, ...]:
@@ -287,7 +357,7 @@ def _afl_4(name: str, scale: Scale) -> Recipe:
     for row in _papers()["AFL"]["table4"]["rows"]:
         for dataset, value in row["values"].items():
             base = _images(dataset, scale, backbones[row["backbone"]])
-            if base is not None:
+            if isinstance(base, Settings):
                 base = replace(base, clients=100, partition="dirichlet:0.1", test="global")
             cells.append(_cell(row["backbone"], dataset, value, base, "AFL"))
     note = "Each backbone of the paper." if scale == "paper" else "EfficientNet-Lite0 in every row, whatever its name."
@@ -297,23 +367,31 @@ def _afl_4(name: str, scale: Scale) -> Recipe:
 # --- FedHiP and APFL ---
 
 SGD_PAPER = {"model": "lr", "lr": 0.005, "batch": 32, "epochs": 3, "sgd_momentum": 0.0, "rounds": 200}
-SGD_HERE = {**SGD_PAPER, "rounds": 20}
+SGD_HERE = {**SGD_PAPER, "rounds": 10}
 PERSONAL_NOTE = {
     "paper": "ViT-MAE-Base, mean accuracy over clients on their own test data, three seeds.",
-    "here": "EfficientNet-Lite0 features instead of ViT-MAE-Base, one seed; gradient methods train a head for 20 "
-    "rounds instead of 200. Mean accuracy over clients on their own test data.",
+    "here": "EfficientNet-Lite0 features instead of ViT-MAE-Base, one seed; mean accuracy over clients on their own "
+    "test data.",
+}
+SGD_NOTE = {
+    "paper": "",
+    "here": " Gradient methods train a head for 10 rounds instead of 200, and are not at their end; with 100 clients "
+    "they are left out.",
 }
 
 
 def _personal_base(
     scale: Scale, method: str, clients: int, dirichlet: float, dataset: str = "CIFAR-100"
-) -> Settings | None:
+) -> Settings | str:
     base = _images(dataset, scale, "facebook/vit-mae-base")
-    if base is None:
-        return None
-    closed = _method(method) in ("afl", "fedhip", "apfl")
-    head: dict[str, Any] = {} if closed else SGD_PAPER if scale == "paper" else SGD_HERE
-    return replace(base, clients=clients, partition=f"dirichlet:{dirichlet}", test=0.2, set=head)
+    if isinstance(base, str):
+        return base
+    base = replace(base, clients=clients, partition=f"dirichlet:{dirichlet}", test=0.2)
+    if _method(method) in ("afl", "fedhip", "apfl"):
+        return base
+    if scale == "here" and clients != 50:
+        return f"gradient methods with {clients} clients: {LEFT_OUT}"
+    return _trained(base, SGD_PAPER if scale == "paper" else SGD_HERE)
 
 
 def _grid_of_methods(paper: str, name: str, title: str, scale: Scale, own: Mapping[str, Any]) -> Recipe:
@@ -326,7 +404,7 @@ def _grid_of_methods(paper: str, name: str, title: str, scale: Scale, own: Mappi
             words = f"{column['dataset']}, {column['clients']} clients, {column['dirichlet']}"
             chosen = own if row["method"] == paper else {}
             cells.append(_cell(row["method"], words, value, base, row["method"], seeds=_seeds(scale), set=chosen))
-    return Recipe(name, title, PERSONAL_NOTE[scale], tuple(cells))
+    return Recipe(name, title, PERSONAL_NOTE[scale] + SGD_NOTE[scale], tuple(cells))
 
 
 def _fedhip_1(name: str, scale: Scale) -> Recipe:
@@ -384,17 +462,19 @@ def _apfl_2(name: str, scale: Scale) -> Recipe:
 LENET = {"model": "lenet5", "lr": 0.01, "batch": 64, "epochs": 2, "sgd_momentum": 0.9, "rounds": 50}
 FEDAPA_NOTE = {
     "paper": "LeNet-5, 50 rounds, three seeds, share of all test samples, last round (the paper: best round).",
-    "here": "LeNet-5, 10 rounds instead of 50, one seed, share of all test samples, last round (the paper: best "
-    "round); CIFAR-10 with as many training images as the file holds.",
+    "here": f"LeNet-5, 10 rounds instead of 50, {IMAGES_HERE:,} training images of each data set, one seed, share of "
+    "all test samples, last round (the paper: best round).",
 }
 
 
-def _lenet(dataset: str, scale: Scale, partition: str, clients: int = 20) -> Settings | None:
-    names = {"FMNIST": "fashion-mnist", "CIFAR-10": "cifar10"} | ({"CIFAR-100": "cifar100"} if scale == "paper" else {})
-    if dataset not in names:
-        return None
-    chosen = LENET if scale == "paper" else {**LENET, "rounds": 10}
-    return Settings(data=names[dataset], clients=clients, partition=partition, set=chosen)
+def _lenet(dataset: str, scale: Scale, partition: str, clients: int = 20) -> Settings | str:
+    names = {"FMNIST": "fashion-mnist", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
+    base = Settings(data=names[dataset], clients=clients, partition=partition)
+    if scale == "paper":
+        return _trained(base, LENET)
+    if dataset == "CIFAR-100":
+        return f"CIFAR-100: {LEFT_OUT}"
+    return _trained(replace(base, limit=IMAGES_HERE), {**LENET, "rounds": 10})
 
 
 def _fedapa_1(name: str, scale: Scale) -> Recipe:
@@ -404,6 +484,8 @@ def _fedapa_1(name: str, scale: Scale) -> Recipe:
             number = setting.partition("=")[2]
             partition = f"classes:{number}" if kind == "pathological" else f"dirichlet:{number}"
             base = _lenet(dataset, scale, partition, row["clients"])
+            if scale == "here" and kind == "pathological" and row["clients"] == 50:
+                base = f"{setting} with 50 clients: {LEFT_OUT}"
             words = f"{row['method']}, {row['clients']} clients"
             more = {"seeds": _seeds(scale), "figure": "pooled"}
             cells.append(_cell(words, f"{dataset} {setting}", value, base, row["method"], **more))

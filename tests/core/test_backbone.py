@@ -453,3 +453,11 @@ def test_a_model_finds_its_network_elsewhere(tmp_path: Path) -> None:
     write_onnx(tmp_path / "b.onnx", seed=1)
     with pytest.raises(DataError, match=r"its features are not those here: weights \w+ here, weights \w+ there"):
         fs.load_model(tmp_path / "m.safetensors", features=f"onnx:{tmp_path / 'b.onnx'},{NORMAL}")
+
+
+def test_a_missing_package_is_told_without_opening_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backbone, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    said = "onnx needs onnxruntime: pip install 'fedsolve[onnx]'"
+    assert maps.absent("onnx:nowhere.onnx,size=8") == said
+    assert maps.absent("unit+onnx:nowhere.onnx+random:8,relu") == said
+    assert maps.absent("efficientnet-lite0") == maps.absent("random:8,relu") == maps.absent("identity") == ""

@@ -118,6 +118,32 @@ def test_an_unknown_data_set_is_named_with_near_matches(name: str, hint: str) ->
     refused(name, f"unknown data set {name!r}", hint, kind=UnknownNameError)
 
 
+@pytest.mark.parametrize("name", ["cifar100-features", "a folder of photos", "FILE"])
+def test_near_matches_are_names_that_can_be_given(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    np.savez(tmp_path / "cifar10-features.npz", x=np.ones((2, 1)), y=np.arange(2))
+    with pytest.raises(UnknownNameError) as refusal:
+        catalog.load(name)
+    near, _, rest = str(refusal.value).partition(" Or give ")
+    assert "folder of pictures" not in near
+    assert "FILE." not in near
+    assert "a file (.npz, .csv, .parquet), a folder of pictures" in rest
+    if name.startswith("cifar"):
+        assert "'cifar10-features'" in near
+
+
+def test_what_is_absent_is_told_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    assert "put my-set.npz" in catalog.absent("my-set")
+    assert "FEDSOLVE_DATA is not set" in catalog.absent("cifar10")
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    assert f"{tmp_path} holds neither" in catalog.absent("cifar10")
+    for name in ("my-set", "cifar10"):
+        (tmp_path / f"{name}.npz").write_bytes(b"not looked into")
+        assert catalog.absent(name) == ""
+    assert catalog.absent("digits") == catalog.absent("synthetic:0.5,0.5") == ""
+
+
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "NPZ"])
 def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
     path = str(tmp_path / f"nothing.{ending}")

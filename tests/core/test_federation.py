@@ -524,3 +524,32 @@ def test_labels_that_are_no_class_numbers_are_refused() -> None:
 def test_inputs_without_features_are_refused() -> None:
     with pytest.raises(DataError, match="client 'a', train: inputs must be"):
         fs.Federation.from_arrays({"a": {"train": (np.zeros((3, 0)), [0, 1, 0])}})
+
+
+# --- part of a table ---
+
+
+@given(st.integers(1, 40), st.integers(0, 5))
+def test_a_sample_is_so_many_rows_of_the_table_in_their_order(limit: int, seed: int) -> None:
+    x, y = np.arange(30.0)[:, None], np.arange(30) % 3
+    table = Table.make("t", x, y, test=(x, y), client=np.arange(30) // 10)
+    part = table.sample(limit, seed)
+    rows = np.asarray(part.inputs)[:, 0].astype(int)
+    assert len(rows) == min(limit, 30)
+    assert (np.diff(rows) > 0).all()
+    assert np.array_equal(part.labels, y[rows])
+    assert part.client is not None
+    assert np.array_equal(part.client, rows // 10)
+    assert (part.classes, part.test) == (table.classes, table.test)
+    assert np.array_equal(np.asarray(table.sample(limit, seed).inputs), np.asarray(part.inputs))
+
+
+def test_another_seed_draws_other_rows() -> None:
+    table = Table.make("t", np.arange(100.0)[:, None], np.arange(100) % 3)
+    assert not np.array_equal(np.asarray(table.sample(50, 0).inputs), np.asarray(table.sample(50, 1).inputs))
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, True, "3"])
+def test_a_limit_is_a_whole_number_from_one(limit: Any) -> None:
+    with pytest.raises(ParameterError, match="limit must be an integer of at least 1"):
+        Table.make("t", X, Y).sample(limit)

@@ -74,6 +74,14 @@ def test_pictures_of_one_size_need_no_network(tmp_path: Path) -> None:
     assert fs.run(fs.AFL(ridge=1.0), federation).accuracy.mean == 1.0
 
 
+def test_a_sample_of_pictures_keeps_each_with_its_class(tmp_path: Path) -> None:
+    table = fs.load(str(two_classes(tmp_path / "set")))
+    part = table.sample(7, 3)
+    whole = {picture.tobytes(): label for picture, label in zip(table.inputs, table.labels, strict=True)}
+    assert len(part.inputs) == len(part.labels) == 7
+    assert [whole[picture.tobytes()] for picture in part.inputs] == part.labels.tolist()
+
+
 def test_pictures_of_different_sizes_say_what_they_need(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"0\.jpg 9 x 10, .*need a feature map|0\.png 9 x 10, .*need a feature map"):
         fs.load(str(two_classes(tmp_path / "set"))).split("iid", clients=2)

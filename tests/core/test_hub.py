@@ -64,6 +64,15 @@ def test_pictures_with_an_official_test_split(tmp_path: Path) -> None:
     assert client.test.labels.tolist() == test_labels
 
 
+def test_a_sample_of_pictures_keeps_each_with_its_class(tmp_path: Path) -> None:
+    train, pixels, labels = pictures(12, 0)
+    part = fs.load(save(tmp_path / "set", train=train)).sample(5, 1)
+    rows = [next(row for row, each in enumerate(pixels) if np.array_equal(each, found)) for found in part.inputs]
+    assert len(rows) == 5
+    assert rows == sorted(rows)
+    assert part.labels.tolist() == [labels[row] for row in rows]
+
+
 def test_pictures_of_any_size_through_a_network(tmp_path: Path) -> None:
     train, _, _ = pictures(12, 0, sizes=True)
     test, _, _ = pictures(6, 1, sizes=True)

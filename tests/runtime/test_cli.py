@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import codec
+from fedsolve import codec, compare, experiment, recipes
 
 with warnings.catch_warnings():  # typer imports names that its own click calls deprecated: not ours to mend
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -748,3 +749,72 @@ def test_without_torch_the_way_out_is_said_and_methods_are_listed(tmp_path: Path
     refused = shell_without_torch("run", "--method", "fedavg", "--clients", "3")
     assert refused.returncode == 2
     assert "pip install 'fedsolve[torch]'" in refused.stderr
+
+
+# --- part of the data ---
+
+
+def test_a_limit_takes_so_many_samples_and_can_be_run_again(command: Command, tmp_path: Path) -> None:
+    assert command(*FAST, "--limit", "300", "--clients", "3", "--out", "out").code == 0
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert sum(client["train"] + client["test"] for client in found["clients"].values()) == 300
+    assert "--limit 300" in experiment.command(found["settings"])
+    assert command(*FAST, "--config", "out/result.json", "--out", "again").code == 0
+    assert json.loads((tmp_path / "again" / "result.json").read_text())["clients"] == found["clients"]
+
+
+def test_a_limit_of_nothing_is_refused(command: Command) -> None:
+    done = command(*FAST, "--limit", "0")
+    assert (done.code, done.err) == (2, "fedsolve: limit must be an integer of at least 1; got 0\n")
+
+
+# --- reproduce ---
+
+
+def test_reproduce_says_first_what_is_missing_and_runs_the_rest(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    base = experiment.Settings(method="afl", data="digits", clients=3, alone=False)
+    cells = [recipes.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(2)]
+    cells.append(recipes.Cell("AFL", "there", 80.0, replace(base, data="cifar10")))
+    made = {"tiny-1": cells[:2], "tiny-2": cells}
+
+    def create(name: str, scale: str) -> recipes.Recipe:
+        return recipes.Recipe(name, f"{name}, a table", f"At the scale {scale}.", tuple(made[name]))
+
+    monkeypatch.setattr(recipes, "RECIPES", {name: create for name in made})
+    done = command("reproduce", "all", "--out", "out")
+    assert done.code == 0
+    lines = done.err.splitlines()
+    assert lines[0].startswith("cifar10 is not here: put cifar-10-binary.tar.gz")
+    assert lines[0].endswith("1 of 5 runs need it and are left out.")
+    assert lines[1] == "table 1 of 2: tiny-1"
+    assert lines[2].startswith("1 of 2  afl")
+    assert lines[2].endswith("s left")
+    assert not lines[3].endswith("left")
+    assert "### tiny-1, a table" in done.out
+    assert "At the scale here." in done.out
+    assert (tmp_path / "out" / "tiny-2" / "table.md").is_file()
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 2  # those of both tables, once
+
+
+def test_a_stopped_reproduce_says_how_to_go_on_and_does(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = experiment.Settings(method="afl", data="digits", clients=3, alone=False)
+    cells = tuple(recipes.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(3))
+    monkeypatch.setattr(recipes, "RECIPES", {"tiny": lambda name, _: recipes.Recipe(name, "A table", "", cells)})
+    true, executed = compare.execute, []
+
+    def execute(settings: Any, *rest: Any, **more: Any) -> Any:
+        if settings.seed == 2 and len(executed) < 3:
+            executed.append("stopped")
+            raise KeyboardInterrupt
+        executed.append(settings.seed)
+        return true(settings, *rest, **more)
+
+    monkeypatch.setattr(compare, "execute", execute)
+    done = command("reproduce", "tiny", "--out", "out")
+    assert done.code == 130
+    assert done.err.endswith("fedsolve: stopped; the same command goes on with the run that was stopped\n")
+    assert command("reproduce", "tiny", "--out", "out").code == 0
+    assert executed == [0, 1, "stopped", 2]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsolve import recipes
@@ -105,3 +106,114 @@ def test_unknown_recipes_are_named() -> None:
         recipes.create("fedhip-9")
     with pytest.raises(UnknownNameError, match="unknown scale"):
         recipes.create("fedhip-2", "moon")
+
+
+# --- at the scale `here` ---
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_what_differs_here_is_said_and_every_method_we_have_is_in_some_column(name: str) -> None:
+    here, paper = recipes.create(name), recipes.create(name, "paper")
+    assert [(cell.row, cell.column, cell.paper) for cell in here.cells] == [
+        (cell.row, cell.column, cell.paper) for cell in paper.cells
+    ]
+    assert here.note != paper.note
+
+    def methods(recipe: recipes.Recipe) -> set[str]:
+        return {run.method for cell in recipe.cells for run in cell.runs()}
+
+    assert methods(here) == methods(paper)
+
+
+def write_data(folder: Path) -> None:
+    """Very small sets under the names that recipes look for."""
+    rng = np.random.default_rng(0)
+    shapes = {"cifar10": (32, 32, 3), "fashion-mnist": (28, 28), "mnist": (28, 28)}
+    for name, shape in shapes.items():
+        x, x_test = (rng.integers(0, 256, (count, *shape), dtype=np.uint8) for count in (400, 50))
+        np.savez(folder / f"{name}.npz", x=x, y=np.arange(400) % 10, x_test=x_test, y_test=np.arange(50) % 10)
+    for name, classes in (("cifar10-features", 10), ("cifar100-features", 100)):
+        x, x_test = rng.standard_normal((600, 16)), rng.standard_normal((100, 16))
+        y, y_test = np.arange(600) % classes, np.arange(100) % classes
+        np.savez(folder / f"{name}.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of each method of the table, on very small data, one round of what takes several."""
+    write_data(tmp_path)
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    recipe = recipes.create(name)
+    cells = {}
+    for cell in recipe.cells:
+        if cell.settings is not None and cell.settings.method not in cells:
+            own = {**cell.settings.set, "rounds": 1} if "rounds" in cell.settings.set else cell.settings.set
+            own = {**own, "d_primary": 32, "d_refine": 32} if cell.settings.method == "apfl" else own
+            natural = cell.settings.partition == "by-client"
+            settings = replace(cell.settings, clients=cell.settings.clients if natural else 5, set=own, eval_every=1)
+            cells[settings.method] = replace(cell, settings=settings)
+    outcome = recipes.reproduce(replace(recipe, cells=tuple(cells.values())), tmp_path / "out", lambda *_: None)
+    assert outcome.failures == {}
+    assert set(outcome.ours) == {(cell.row, cell.column) for cell in cells.values()}
+
+
+def test_features_made_before_come_first_then_onnx_then_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sources() -> set[tuple[str, str]]:
+        cells = recipes.create("afl-4").cells
+        return {(cell.settings.data, cell.settings.features) for cell in cells if cell.settings is not None}
+
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    assert sources() == {("cifar10", "efficientnet-lite0"), ("cifar100", "efficientnet-lite0")}
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    (tmp_path / recipes.ONNX).touch()
+    assert sources() == {(name, f"onnx:{tmp_path / recipes.ONNX}") for name in ("cifar10", "cifar100")}
+    (tmp_path / "cifar100-features.npz").touch()
+    assert ("cifar100-features", "identity") in sources()
+
+
+# --- what is lacking, what is shared, what is left ---
+
+
+def test_what_is_lacking_is_said_once_and_the_rest_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    absent = Settings(method="afl", data="cifar10", clients=4, alone=False)
+    more = [recipes.Cell("AFL", column, 1.0, absent, seeds=(seed,)) for seed, column in enumerate("ab")]
+    recipe = replace(small(), cells=(*small().cells, *more))
+    ((reason, count),) = recipes.lacking(recipe).items()
+    assert count == 2
+    assert reason.startswith("cifar10 is not here: put cifar-10-binary.tar.gz")
+    assert "FEDSOLVE_DATA" in reason
+    told: list[str] = []
+    outcome = recipes.reproduce(recipe, tmp_path, lambda method, *_: told.append(method))
+    assert sorted(told) == ["afl", "afl", "fedhip"]  # what cannot be is not tried
+    assert outcome.markdown().count("cifar10 is not here") == 1
+    assert recipes.lacking(small()) == {}
+
+
+def test_recipes_that_share_a_folder_share_their_runs(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    first = recipes.reproduce(small(), tmp_path / "one", lambda *_: None, runs=runs)
+    stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("result.json")}
+    again = recipes.reproduce(replace(small(), name="other"), tmp_path / "two", lambda *_: None, runs=runs)
+    assert again.ours == first.ours
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("result.json")} == stamps
+    assert (tmp_path / "two" / "table.md").is_file()
+    assert not (tmp_path / "two" / "runs").exists()
+
+
+def test_all_is_every_recipe() -> None:
+    assert [recipe.name for recipe in recipes.chosen("all")] == list(recipes.RECIPES)
+    assert [recipe.name for recipe in recipes.chosen("afl-2", "paper")] == ["afl-2"]
+
+
+def test_the_time_left_is_that_of_the_runs_of_the_same_method() -> None:
+    runs = [Settings(method="afl"), Settings(method="fedavg"), Settings(method="fedapa")]
+    assert recipes._left(runs, {"afl": [1.0, 3.0], "fedavg": [20.0]}) == pytest.approx(2 + 20 + 8)
+    assert recipes._left(runs[:0], {"afl": [1.0]}) == 0.0
+
+
+def test_runs_that_differ_in_anything_have_places_of_their_own() -> None:
+    base = Settings(method="afl", data="digits", clients=4)
+    others = [{"limit": 5}, {"test": "global"}, {"seed": 1}, {"set": {"ridge": 2.0}}, {"features": "unit"}]
+    places = {recipes._place(base), *(recipes._place(replace(base, **other)) for other in others)}
+    assert len(places) == 1 + len(others)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def test_results_are_those_of_single_runs(compared: Path) -> None:
     found = fs.Result.load(compared / "fedhip-1")
     assert found.accuracy == single.accuracy
     assert found.data["fingerprint"] == single.data["fingerprint"]
+
+
+def test_a_result_with_a_limit_is_not_that_of_all_samples(tmp_path: Path) -> None:
+    limited = replace(SMALL, method="afl", limit=200)
+    compare.compare([limited], tmp_path, lambda *_: None)
+    place = tmp_path / compare.place_of(limited)
+    assert compare.finished(place, limited) is not None
+    assert compare.finished(place, replace(limited, limit=None)) is None
 
 
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -33,31 +33,44 @@ def folder() -> Path | None:
 
 def read(name: str) -> Four | Path:
     """Training images and labels, then test images and labels; or the .npz that holds them."""
+    place = _place(name)
+    if place is None:
+        raise DataError(absent(name))
+    if place.suffix == ".npz":
+        return place
+    return _idx_set(place) if name in IDX_SETS else _cifar(place, fine=name == "cifar100")
+
+
+def absent(name: str) -> str:
+    """What is missing where a set is not here, or nothing; without reading it."""
+    if _place(name) is not None:
+        return ""
+    home = folder()
+    wanted = (
+        f"{IDX_SETS[name]}/ with the four idx files, gzipped or not,"
+        if name in IDX_SETS
+        else f"{CIFAR_SETS[name]} (the binary version of the official archive)"
+    )
+    where = f"{home} holds neither" if home else "FEDSOLVE_DATA is not set"
+    return f"{name} is not here: put {wanted} or {name}.npz into a folder and set FEDSOLVE_DATA to it ({where})"
+
+
+def _place(name: str) -> Path | None:
+    """The .npz, the folder of idx files or the archive that holds a set."""
     home = folder()
     if home is not None and (home / f"{name}.npz").is_file():
         return home / f"{name}.npz"
-    if name in IDX_SETS:
-        return _idx_set(name, home)
-    archive = None if home is None else home / CIFAR_SETS[name]
-    if archive is None or not archive.is_file():
-        raise _absent(name, f"{CIFAR_SETS[name]} (the binary version of the official archive) or {name}.npz", home)
-    return _cifar(archive, fine=name == "cifar100")
+    if name in CIFAR_SETS:
+        archive = home / CIFAR_SETS[name] if home else None
+        return archive if archive is not None and archive.is_file() else None
+    folders = ([home / IDX_SETS[name]] if home else []) + ([DEBIAN[name]] if name in DEBIAN else [])
+    return next((each for each in folders if each.is_dir()), None)
 
 
-def _absent(name: str, wanted: str, home: Path | None) -> DataError:
-    where = f"{home} holds neither" if home else "FEDSOLVE_DATA is not set"
-    return DataError(f"{name} is not here: put {wanted} into a folder and set FEDSOLVE_DATA to it ({where})")
-
-
-def _idx_set(name: str, home: Path | None) -> Four:
-    places = [home / IDX_SETS[name]] if home else []
-    places += [DEBIAN[name]] if name in DEBIAN else []
-    for place in places:
-        if place.is_dir():
-            stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-            x, y, x_test, y_test = (_idx(_find(place, stem)) for stem in stems)
-            return x, y, x_test, y_test
-    raise _absent(name, f"{IDX_SETS[name]}/ with the four idx files, gzipped or not, or {name}.npz", home)
+def _idx_set(place: Path) -> Four:
+    stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    x, y, x_test, y_test = (_idx(_find(place, stem)) for stem in stems)
+    return x, y, x_test, y_test
 
 
 def _find(place: Path, stem: str) -> Path:

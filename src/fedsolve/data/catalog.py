@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedsolve.arrays import Array
 from fedsolve.data import archives, hub, images
 from fedsolve.data.federation import Table
-from fedsolve.errors import DataError, ParameterError, unknown
+from fedsolve.errors import DataError, ParameterError, UnknownNameError, unknown
 from fedsolve.features.cache import Progress
 from fedsolve.rng import derive
 
@@ -47,9 +47,30 @@ def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progr
     if kind not in _NAMED and kept is not None and re.fullmatch(r"[\w.-]+", name) and (kept / f"{name}.npz").is_file():
         return table_of(read_columns(kept / f"{name}.npz"), name)
     if kind not in _NAMED:
-        known = [*_NAMED, *(f"FILE{ending}" for ending in _READERS), "a folder of pictures"]
-        raise unknown("data set", name, known)
+        raise _unknown(name, kept)
     return _NAMED[kind](name, argument, seed)
+
+
+def absent(name: str) -> str:
+    """What is missing for a data set of this name, or nothing; without reading it."""
+    kind, kept = name.partition(":")[0], archives.folder()
+    if kind in (*archives.IDX_SETS, *archives.CIFAR_SETS):
+        return archives.absent(kind)
+    if kind in _NAMED or Path(name).exists() or (kept is not None and (kept / f"{name}.npz").is_file()):
+        return ""
+    where = f"{kept} lacks it" if kept else "FEDSOLVE_DATA is not set"
+    return (
+        f"{name} is not here: put {name}.npz (x, y, x_test, y_test) into a folder and set FEDSOLVE_DATA to it ({where})"
+    )
+
+
+def _unknown(name: str, kept: Path | None) -> UnknownNameError:
+    """Near matches among names alone: what else may be given is no name."""
+    here = [path.stem for path in kept.glob("*.npz")] if kept is not None else []
+    known = {each for each in here if re.fullmatch(r"[\w.-]+", each)} | set(_NAMED)
+    said = f"a file ({', '.join(_READERS)}), a folder of pictures, or NAME for NAME.npz in $FEDSOLVE_DATA"
+    near = str(unknown("data set", name, known))
+    return UnknownNameError(f"{near}{'' if near.endswith('?') else '.'} Or give {said}")
 
 
 def _folder(name: str, skip_broken: bool, progress: Progress | None) -> Table:

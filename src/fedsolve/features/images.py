@@ -30,6 +30,10 @@ class Pictures(Protocol):
 
     def __getitem__(self, rows: slice) -> Pictures: ...
 
+    def take(self, rows: NDArray[np.int64]) -> Pictures:
+        """Those in these rows."""
+        ...
+
     def digest(self) -> bytes:
         """What determines their content."""
         ...

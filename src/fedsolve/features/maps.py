@@ -222,7 +222,7 @@ _JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,+]|$))")  
 
 def parse(text: str) -> FeatureMap:
     """The feature map a specification stands for: "unit", "random:512,relu", "onnx:FILE", or several joined by +."""
-    parts = (_JOINT_BEHIND_A_PATH if "." in text or "/" in text else _JOINT).split(text)
+    parts = _parts(text)
     if len(parts) > 1:
         return Chain(tuple(parse(part) for part in parts))
     name, colon, argument = text.partition(":")
@@ -235,6 +235,16 @@ def parse(text: str) -> FeatureMap:
     if colon:
         raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
     return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()
+
+
+def absent(text: str) -> str:
+    """Which package is missing for a specification, or nothing; without opening a network."""
+    networks = [part for part in _parts(text) if re.split("[:,]", part)[0] in backbone.NAMES]
+    return next(filter(None, map(backbone.absent, networks)), "")
+
+
+def _parts(text: str) -> list[str]:
+    return (_JOINT_BEHIND_A_PATH if "." in text or "/" in text else _JOINT).split(text)
 
 
 def _parse_random(text: str, argument: str) -> RandomProjection:
