@@ -74,7 +74,8 @@ def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _network(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
-    module = copy.deepcopy(_pristine(model, shape, classes))
+    pristine = _pristine(model, shape, classes)
+    module = _twin(pristine) if _models.named(model) else copy.deepcopy(pristine)
     tensors = _tensors(module)
     names = arrays.keys() - {CLASSES}
     if tensors.keys() != names:
@@ -86,6 +87,21 @@ def _network(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -
                 raise DataError(f"model {model}: {name!r} must have shape {tuple(tensor.shape)}; got {array.shape}")
             tensor.copy_(torch.from_numpy(np.array(array)))
     return module
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A network of the same structure with parameters of its own, not filled yet.
+
+    For networks that hold nothing but parameters. A deep copy would also copy the many empty tables of every module,
+    which takes as long as a few steps of a small network.
+    """
+    twin = copy.copy(module)
+    twin._parameters = {
+        name: None if tensor is None else nn.Parameter(torch.empty_like(tensor))
+        for name, tensor in module._parameters.items()
+    }
+    twin._modules = {name: None if child is None else _twin(child) for name, child in module._modules.items()}
+    return twin
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -308,5 +324,6 @@ def _one_thread() -> Iterator[None]:
 def _seeded(rng: np.random.Generator) -> Iterator[None]:
     """Torch's own generator, which dropout and first weights draw from, seeded from ours and put back after."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
+        # Not torch.manual_seed, which asks for every kind of accelerator, and takes longer than a small client's epoch.
+        torch.default_generator.manual_seed(int(rng.integers(2**63)))
         yield
