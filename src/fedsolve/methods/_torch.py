@@ -47,21 +47,27 @@ def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array
 
 def body(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's body: all but its head's."""
-    module = _pristine(model, _sample_shape(task.shape), task.classes)
-    return frozenset(_tensors(module)) - _models.head_names(module)
+    return _names(model, _sample_shape(task.shape), task.classes)[0]
+
+
+def parameter_names(model: str, task: Task) -> frozenset[str]:
+    """The names of what is trained, without buffers."""
+    return _names(model, _sample_shape(task.shape), task.classes)[1]
 
 
 def top_layers(model: str, task: Task, count: int) -> frozenset[str]:
     """The names of the parameters of the last `count` layers."""
     module = _pristine(model, _sample_shape(task.shape), task.classes)
     top = tuple(f"{layer}." for layer in _models.layers(module)[-count:])
-    return frozenset(name for name, _ in module.named_parameters() if name.startswith(top))
+    return frozenset(name for name in parameter_names(model, task) if name.startswith(top))
 
 
-def parameter_names(model: str, task: Task) -> frozenset[str]:
-    """The names of what is trained, without buffers."""
-    module = _pristine(model, _sample_shape(task.shape), task.classes)
-    return frozenset(name for name, _ in module.named_parameters())
+@lru_cache(maxsize=8)
+def _names(model: str, shape: tuple[int, ...], classes: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Of the tensors of the body, and of all parameters."""
+    module = _pristine(model, shape, classes)
+    trained = frozenset(name for name, _ in module.named_parameters())
+    return frozenset(_tensors(module)) - _models.head_names(module), trained
 
 
 @lru_cache(maxsize=8)
@@ -96,11 +102,13 @@ def _twin(module: nn.Module) -> nn.Module:
     which takes as long as a few steps of a small network.
     """
     twin = copy.copy(module)
-    twin._parameters = {
-        name: None if tensor is None else nn.Parameter(torch.empty_like(tensor))
-        for name, tensor in module._parameters.items()
+    own = {
+        "_parameters": {
+            name: p if p is None else nn.Parameter(torch.empty_like(p)) for name, p in module._parameters.items()
+        },
+        "_modules": {name: _twin(child) for name, child in module.named_children()},
     }
-    twin._modules = {name: None if child is None else _twin(child) for name, child in module._modules.items()}
+    twin.__dict__.update(own)
     return twin
 
 

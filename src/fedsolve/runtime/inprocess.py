@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 
 from threadpoolctl import threadpool_limits
@@ -72,21 +72,28 @@ class InProcess:
         self._common = {key for key, holders in tests.items() if holders > 1}  # a test set that several clients share
         self._counted: deque[tuple[Arrays, Samples, int]] = deque(maxlen=8)
         self._counting = threading.Lock()
-        forks = getattr(method, "processes", False)
-        self._takes_turns = forks or len(self._present) < FEW_CLIENTS
-        crew = min(self._workers, len(self._present)) if forks and processes.can_fork() else 1
+        self._forks = getattr(method, "processes", False)
+        crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
-        self._keeps_crew = False
+        self._kept: ExitStack | None = None  # what ends with the run
 
     def __enter__(self) -> InProcess:
-        """Inside, workers stay from one series of requests to the next; outside, each series has its own."""
-        self._keeps_crew = True
+        """Inside, worker processes stay from one series of requests to the next; outside, each series has its own.
+
+        The server's part beside them is small matrices, for which further BLAS threads are slower, and much slower on a
+        busy machine.
+        """
+        self._kept = ExitStack()
+        if self._forks:
+            self._kept.enter_context(_ONE_THREAD)
+        if self._crew:
+            self._kept.enter_context(self._crew)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._keeps_crew = False
-        if self._crew:
-            self._crew.close()
+        if self._kept:
+            self._kept.close()
+        self._kept = None
 
     def clients(self) -> Sequence[str]:
         """Everybody but the absent."""
@@ -106,12 +113,12 @@ class InProcess:
             try:
                 self._ask_crew(self._crew, requests, inbox, tick)
             finally:
-                if not self._keeps_crew:
+                if not self._kept:
                     self._crew.close()
             return
         tasks = ((name, self._read(data)) for name, data in requests)
         done = 0
-        if self._takes_turns:
+        if self._forks or len(self._present) < FEW_CLIENTS:
             for task in tasks:
                 inbox.merge(self._gather([task], inbox.empty()))
                 tick(done := done + 1)
@@ -147,7 +154,7 @@ class InProcess:
             return len(self._federation.clients[name].train)
 
         tasks = ((name, [data, self._recalled(name)]) for name, data in requests)
-        with _ONE_THREAD, closing(crew.in_order(tasks, size)) as answers:
+        with closing(crew.in_order(tasks, size)) as answers:
             for done, (name, (data, _), (memory, answer)) in enumerate(answers, start=1):
                 known = _known(self._read(data).message, self.memory.get(name))
                 self.memory[name] = _unpack(memory, known)
