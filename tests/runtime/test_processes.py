@@ -16,29 +16,31 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.codec import Bytes
 from fedsolve.errors import DataError
 from fedsolve.runtime import processes
 from fedsolve.runtime.inprocess import _pack, _unpack
+from fedsolve.runtime.processes import Crew, Task
 
 pytestmark = pytest.mark.skipif(not processes.can_fork(), reason="no fork here")
 
 
-def tasks(count: int) -> Iterator[tuple[str, bytes]]:
+def tasks(count: int) -> Iterator[Task]:
     for number in range(count):
-        yield f"t{number}", bytes([number])
+        yield f"t{number}", [bytes([number])]
 
 
 def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> None:
-    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+    def work(name: str, parts: list[Bytes]) -> list[Bytes]:
         started = time.monotonic()
         time.sleep(0.3 if name == "t7" else 0.1)  # long enough for every worker to begin
-        return [bytes(data) * 2, str(started).encode()]
+        return [bytes(parts[0]) * 2, str(started).encode()]
 
     def weigh(name: str) -> int:
         return 10 if name == "t7" else 1
 
-    with closing(processes.in_order(tasks(20), work, weigh, 3)) as found:
-        rows = list(found)
+    with Crew(work, 3) as crew:
+        rows = list(crew.in_order(tasks(20), weigh))
     assert [name for name, _, _ in rows] == [f"t{number}" for number in range(20)]
     assert [parts[0] for _, _, parts in rows] == [bytes([number] * 2) for number in range(20)]
     begun = [float(bytes(parts[1])) for _, _, parts in rows]
@@ -49,15 +51,15 @@ def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> 
 def test_more_tasks_than_are_drawn_ahead() -> None:
     drawn = 0
 
-    def counted() -> Iterator[tuple[str, bytes]]:
+    def counted() -> Iterator[Task]:
         nonlocal drawn
         for task in tasks(200):
             drawn += 1
             yield task
 
     ahead = []
-    with closing(processes.in_order(counted(), lambda name, data: [bytes(data)], lambda name: 1, 2)) as found:
-        for number, (name, _, parts) in enumerate(found):
+    with Crew(lambda name, parts: [bytes(parts[0])], 2) as crew:
+        for number, (name, _, parts) in enumerate(crew.in_order(counted(), lambda name: 1)):
             assert (name, parts) == (f"t{number}", [bytes([number])])
             ahead.append(drawn - number)
     assert len(ahead) == 200
@@ -65,45 +67,86 @@ def test_more_tasks_than_are_drawn_ahead() -> None:
 
 
 def test_errors_come_back_as_themselves() -> None:
-    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+    def work(name: str, parts: list[Bytes]) -> list[Bytes]:
         raise {"t0": DataError("bad data"), "t1": ValueError("no"), "t2": UnicodeDecodeError("a", b"", 0, 1, "b")}[name]
 
     for start, kind, words in ((0, DataError, "bad data"), (1, ValueError, "no"), (2, RuntimeError, "UnicodeDecode")):
-        one = ((name, data) for name, data in tasks(3) if name == f"t{start}")
-        with pytest.raises(kind, match=words), closing(processes.in_order(one, work, lambda name: 1, 2)) as found:
-            list(found)
+        one = (task for task in tasks(3) if task[0] == f"t{start}")
+        with pytest.raises(kind, match=words):
+            list(Crew(work, 2).in_order(one, lambda name: 1))
         assert not multiprocessing.active_children()
 
 
 def test_a_worker_that_is_killed_is_noticed() -> None:
-    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+    def work(name: str, parts: list[Bytes]) -> list[Bytes]:
         os.kill(os.getpid(), signal.SIGKILL)
         return []
 
-    with (
-        pytest.raises(DataError, match="ended unexpectedly"),
-        closing(processes.in_order(tasks(3), work, lambda name: 1, 2)) as found,
-    ):
-        list(found)
+    with pytest.raises(DataError, match="ended unexpectedly"):
+        list(Crew(work, 2).in_order(tasks(3), lambda name: 1))
     assert not multiprocessing.active_children()
 
 
+def pid(name: str, parts: list[Bytes]) -> list[Bytes]:
+    time.sleep(0.1)  # long enough for every worker to begin
+    return [str(os.getpid()).encode()]
+
+
+def workers_of(crew: Crew) -> set[int]:
+    return {int(bytes(parts[0])) for _, _, parts in crew.in_order(tasks(4), lambda name: 1)}
+
+
+def test_workers_stay_from_one_series_to_the_next() -> None:
+    with Crew(pid, 2) as crew:
+        first, second = workers_of(crew), workers_of(crew)
+        assert first == second
+        assert len(first) == 2
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_killed_between_two_series_is_noticed_and_the_next_has_new_ones() -> None:
+    with Crew(pid, 2) as crew:
+        gone = workers_of(crew)
+        for each in gone:
+            os.kill(each, signal.SIGKILL)
+        with pytest.raises(DataError, match="ended unexpectedly"):
+            workers_of(crew)
+        assert not multiprocessing.active_children()
+        assert not workers_of(crew) & gone
+    assert not multiprocessing.active_children()
+
+
+def test_what_is_sent_again_arrives_as_it_was_sent() -> None:
+    """Parts that a worker still has are not sent again; it must never take an old one for a new one."""
+    shared, other = b"shared", b"other"
+    given: list[Task] = [
+        ("a", [shared, b"1"]), ("b", [shared, b"2", b"more"]), ("c", [other, b"3"]), ("d", [shared]), ("e", []),
+        ("f", [b"6", shared]), ("g", [bytes(bytearray(shared)), shared]),
+    ]  # fmt: skip
+    with Crew(lambda name, parts: [name.encode(), *parts], 1) as crew:
+        for _ in range(2):
+            found = list(crew.in_order(iter(given), lambda name: 1))
+            assert [(name, [name.encode(), *parts]) for name, parts in given] == [(n, got) for n, _, got in found]
+
+
 def test_a_series_that_is_given_up_leaves_nobody() -> None:
-    def work(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+    def work(name: str, parts: list[Bytes]) -> list[Bytes]:
         time.sleep(0.0 if name == "t0" else 60.0)
         return []
 
-    with closing(processes.in_order(tasks(3), work, lambda name: -int(name[1:]), 2)) as found:
+    with closing(Crew(work, 2).in_order(tasks(3), lambda name: -int(name[1:]))) as found:
         assert next(found)[0] == "t0"
     assert not multiprocessing.active_children()
 
 
 def test_memory_is_the_same_on_the_other_side_and_arrays_are_shared_again() -> None:
-    message = {"w": np.arange(3.0)}
+    known = {"message/w": np.arange(3.0), "before/pending/u": np.zeros(2)}
     own = np.ones((2, 2), np.float32)
-    memory = {"model/w": message["w"], "private/v": own, "model/v": own, "updated": np.array(True)}
-    found = _unpack(_pack(memory, message), message)
-    assert found["model/w"] is message["w"]
+    memory = {"model/w": known["message/w"], "private/v": own, "model/v": own, "updated": np.array(True)}
+    memory["private/u"] = known["before/pending/u"]
+    found = _unpack(_pack(memory, known), known)
+    assert found["model/w"] is known["message/w"]
+    assert found["private/u"] is known["before/pending/u"]
     assert found["model/v"] is found["private/v"]
     assert found.keys() == memory.keys()
     assert all(found[name].tobytes() == memory[name].tobytes() for name in memory)
@@ -164,15 +207,16 @@ def test_threads_of_the_parent_are_not_waited_for(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = """
 import torch
-from fedsolve.runtime.processes import in_order
+from fedsolve.runtime.processes import Crew
 torch.set_num_threads(2)
 pictures = torch.randn(64, 32, 32, 32)
 norm = torch.nn.BatchNorm2d(32)
 norm(pictures)  # in two threads
-def work(name, data):
+def work(name, parts):
     norm(pictures)
     return [name.encode()]
-print([bytes(parts[0]) for _, _, parts in in_order(iter([("a", b""), ("b", b"")]), work, len, 2)])
+with Crew(work, 2) as crew:
+    print([bytes(parts[0]) for _, _, parts in crew.in_order(iter([("a", []), ("b", [])]), len)])
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

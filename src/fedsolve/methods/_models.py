@@ -30,6 +30,11 @@ def build(spec: str, shape: Shape, classes: int) -> nn.Module:
     return _own(spec, kind, argument, shape, classes)
 
 
+def named(spec: str) -> bool:
+    """Whether a text stands for one of the networks of this file, which hold nothing but parameters."""
+    return spec.partition(":")[0] in _ZOO
+
+
 def head_names(module: nn.Module) -> frozenset[str]:
     """The tensors of the head, by their names in the state dict; those of the body are the others."""
     prefix = "head" if isinstance(getattr(module, "head", None), nn.Module) else layers(module)[-1]

@@ -47,21 +47,27 @@ def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array
 
 def body(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's body: all but its head's."""
-    module = _pristine(model, _sample_shape(task.shape), task.classes)
-    return frozenset(_tensors(module)) - _models.head_names(module)
+    return _names(model, _sample_shape(task.shape), task.classes)[0]
+
+
+def parameter_names(model: str, task: Task) -> frozenset[str]:
+    """The names of what is trained, without buffers."""
+    return _names(model, _sample_shape(task.shape), task.classes)[1]
 
 
 def top_layers(model: str, task: Task, count: int) -> frozenset[str]:
     """The names of the parameters of the last `count` layers."""
     module = _pristine(model, _sample_shape(task.shape), task.classes)
     top = tuple(f"{layer}." for layer in _models.layers(module)[-count:])
-    return frozenset(name for name, _ in module.named_parameters() if name.startswith(top))
+    return frozenset(name for name in parameter_names(model, task) if name.startswith(top))
 
 
-def parameter_names(model: str, task: Task) -> frozenset[str]:
-    """The names of what is trained, without buffers."""
-    module = _pristine(model, _sample_shape(task.shape), task.classes)
-    return frozenset(name for name, _ in module.named_parameters())
+@lru_cache(maxsize=8)
+def _names(model: str, shape: tuple[int, ...], classes: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Of the tensors of the body, and of all parameters."""
+    module = _pristine(model, shape, classes)
+    trained = frozenset(name for name, _ in module.named_parameters())
+    return frozenset(_tensors(module)) - _models.head_names(module), trained
 
 
 @lru_cache(maxsize=8)
@@ -74,7 +80,8 @@ def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _network(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
-    module = copy.deepcopy(_pristine(model, shape, classes))
+    pristine = _pristine(model, shape, classes)
+    module = _twin(pristine) if _models.named(model) else copy.deepcopy(pristine)
     tensors = _tensors(module)
     names = arrays.keys() - {CLASSES}
     if tensors.keys() != names:
@@ -86,6 +93,23 @@ def _network(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -
                 raise DataError(f"model {model}: {name!r} must have shape {tuple(tensor.shape)}; got {array.shape}")
             tensor.copy_(torch.from_numpy(np.array(array)))
     return module
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A network of the same structure with parameters of its own, not filled yet.
+
+    For networks that hold nothing but parameters. A deep copy would also copy the many empty tables of every module,
+    which takes as long as a few steps of a small network.
+    """
+    twin = copy.copy(module)
+    own = {
+        "_parameters": {
+            name: p if p is None else nn.Parameter(torch.empty_like(p)) for name, p in module._parameters.items()
+        },
+        "_modules": {name: _twin(child) for name, child in module.named_children()},
+    }
+    twin.__dict__.update(own)
+    return twin
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -308,5 +332,6 @@ def _one_thread() -> Iterator[None]:
 def _seeded(rng: np.random.Generator) -> Iterator[None]:
     """Torch's own generator, which dropout and first weights draw from, seeded from ours and put back after."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63)))
+        # Not torch.manual_seed, which asks for every kind of accelerator, and takes longer than a small client's epoch.
+        torch.default_generator.manual_seed(int(rng.integers(2**63)))
         yield

@@ -33,6 +33,7 @@ from fedsolve.errors import ParameterError
 from fedsolve.method import Method, Plan
 from fedsolve.methods import _sgd
 
+BLOCK = 64  # clients whose changes are looked at together
 _PARTS = ("model", "buffer")  # a reply: parameters, and buffers, which are mixed but not descended on
 
 
@@ -86,20 +87,16 @@ class FedAPA(_sgd.Training, Method):
         before = _clients(state)
         names = sorted({*before, *answered})
         here, old = np.searchsorted(names, answered), np.searchsorted(names, before)
-        # Newcomers were sent the first model, whatever their row says: all columns were equal then.
-        first, size = _row(start, start), _parameters(start)
-        bodies, mixed = (np.tile(first, (len(names), 1)) for _ in range(2))
         weights, speed = self._first_weights(len(names)), np.zeros((len(names), len(names)))
+        bodies = _rows(state.get("bodies"), old, _row(start, start), len(names))
         if before:
-            bodies[old], mixed[old] = state["bodies"], state["mixed"]
             weights = self._widened(weights, state["weights"], old)
             if self.momentum:
                 speed[np.ix_(old, old)] = state["speed"]
-        trained = np.stack([_row(take(client, replies), start) for client in answered])
-        gradient = self._gradient(weights[here], here, bodies[:, :size], mixed[here, :size], trained[:, :size])
-        speed[here] = self.momentum * speed[here] - gradient
+        speed[here] = self.momentum * speed[here] - self._gradients(state, replies, weights, answered, names, bodies)
         weights[here] = self._settled(weights[here] + self.eta * speed[here], here) if self.eta else weights[here]
-        bodies[here] = trained
+        for place, client in zip(here, answered, strict=True):
+            bodies[place] = _row(replies, start, f"{client}/")
         counts = np.array([int(replies[f"{client}/count"]) for client in answered])
         losses = np.array([float(replies[f"{client}/loss"]) for client in answered])
         return {
@@ -129,6 +126,30 @@ class FedAPA(_sgd.Training, Method):
         weights[old] = (others * (1.0 - kept) / max(1, count - before))[:, None]
         weights[np.ix_(old, old)] = own + kept * (known - own)
         return weights
+
+    def _gradients(
+        self,
+        state: Arrays,
+        replies: Arrays,
+        weights: Float,
+        answered: Sequence[str],
+        names: Sequence[str],
+        bodies: Array,
+    ) -> NDArray[np.float64]:
+        """The gradient of each row of those that answered. A block at a time: all networks at once fill the memory."""
+        start = take("start", state)
+        first, size = _row(start, start), _parameters(start)
+        sent = {client: state["mixed"][place] for place, client in enumerate(_clients(state))}
+        here = np.searchsorted(names, answered)
+        gradients = np.empty((len(answered), len(names)))
+        for begin in range(0, len(answered), BLOCK):
+            rows, block = slice(begin, begin + BLOCK), answered[begin : begin + BLOCK]
+            # Newcomers were sent the first model, whatever their row says: all columns were equal then.
+            mixed = np.stack([sent.get(client, first)[:size] for client in block])
+            trained = np.stack([_row(replies, start, f"{client}/")[:size] for client in block])
+            own = here[rows]
+            gradients[rows] = self._gradient(weights[own], own, bodies[:, :size], mixed, trained)
+        return gradients
 
     def _gradient(
         self, weights: Float, own: NDArray[Any], bodies: Array, mixed: Array, trained: Array
@@ -229,8 +250,17 @@ def _parameters(start: Arrays) -> int:
     return sum(array.size for name, array in start.items() if name.startswith("model/"))
 
 
-def _row(parts: Arrays, start: Arrays) -> Array:
-    return np.concatenate([parts[name].ravel() for name in _shared(start)])
+def _row(arrays: Arrays, start: Arrays, prefix: str = "") -> Array:
+    return np.concatenate([arrays[prefix + name].ravel() for name in _shared(start)])
+
+
+def _rows(known: Array | None, places: NDArray[Any], first: Array, count: int) -> Array:
+    """A row for each client: the known ones in their places, the first model for the others."""
+    rows = np.empty((count, len(first)), first.dtype)
+    rows[:] = first
+    if known is not None:
+        rows[places] = known
+    return rows
 
 
 def _named(row: Array, start: Arrays) -> dict[str, Array]:

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import islice
 
 from threadpoolctl import threadpool_limits
@@ -25,7 +25,7 @@ from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
-from fedsolve.runtime.loop import Inbox, Keep, Progress, Report, Request, Tick, correct, drive, handle
+from fedsolve.runtime.loop import Inbox, Keep, Progress, Report, Request, Tick, correct, drive, handle, needed
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -72,6 +72,28 @@ class InProcess:
         self._common = {key for key, holders in tests.items() if holders > 1}  # a test set that several clients share
         self._counted: deque[tuple[Arrays, Samples, int]] = deque(maxlen=8)
         self._counting = threading.Lock()
+        self._forks = getattr(method, "processes", False)
+        crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
+        self._crew = processes.Crew(self._work, crew) if crew > 1 else None
+        self._kept: ExitStack | None = None  # what ends with the run
+
+    def __enter__(self) -> InProcess:
+        """Inside, worker processes stay from one series of requests to the next; outside, each series has its own.
+
+        The server's part beside them is small matrices, for which further BLAS threads are slower, and much slower on a
+        busy machine.
+        """
+        self._kept = ExitStack()
+        if self._forks:
+            self._kept.enter_context(_ONE_THREAD)
+        if self._crew:
+            self._kept.enter_context(self._crew)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept:
+            self._kept.close()
+        self._kept = None
 
     def clients(self) -> Sequence[str]:
         """Everybody but the absent."""
@@ -87,14 +109,16 @@ class InProcess:
         Batches depend on the number of clients alone and merge in order, so that sums have the same bits whatever the
         number of workers.
         """
-        forks = getattr(self._method, "processes", False)
-        workers = min(self._workers, len(self._present))
-        if forks and workers > 1 and processes.can_fork():
-            self._ask_forked(requests, inbox, tick, workers)
+        if self._crew:
+            try:
+                self._ask_crew(self._crew, requests, inbox, tick)
+            finally:
+                if not self._kept:
+                    self._crew.close()
             return
         tasks = ((name, self._read(data)) for name, data in requests)
         done = 0
-        if forks or len(self._present) < FEW_CLIENTS:
+        if self._forks or len(self._present) < FEW_CLIENTS:
             for task in tasks:
                 inbox.merge(self._gather([task], inbox.empty()))
                 tick(done := done + 1)
@@ -120,24 +144,38 @@ class InProcess:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ask_forked(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick, workers: int) -> None:
-        """Each client in one of several processes; what it remembers comes back with its answer."""
+    def _ask_crew(self, crew: processes.Crew, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick) -> None:
+        """Each client in one of several processes, which is told what the client remembers and tells what it then does.
 
-        def work(name: str, data: Bytes) -> list[Bytes]:
-            request = self._read(data)
-            answer = self._handle(name, request)
-            return [_pack(self.memory[name], request.message), answer]
+        So it does not matter which process a client comes to, and all that is to be kept is here.
+        """
 
         def size(name: str) -> int:
             return len(self._federation.clients[name].train)
 
-        with _ONE_THREAD, closing(processes.in_order(iter(requests), work, size, workers)) as answers:
-            for done, (name, data, (memory, answer)) in enumerate(answers, start=1):
-                self.memory[name] = _unpack(memory, self._read(data).message)
+        tasks = ((name, [data, self._recalled(name)]) for name, data in requests)
+        with closing(crew.in_order(tasks, size)) as answers:
+            for done, (name, (data, _), (memory, answer)) in enumerate(answers, start=1):
+                known = _known(self._read(data).message, self.memory.get(name))
+                self.memory[name] = _unpack(memory, known)
                 alone = inbox.empty()
                 alone.put(name, answer)
                 inbox.merge(alone)
                 tick(done)
+
+    def _work(self, name: str, parts: Sequence[Bytes]) -> list[Bytes]:
+        """What a worker does: the memory of a client comes with its request, and goes back with its answer."""
+        data, recalled = parts
+        request = self._read(data)
+        before = _unpack(recalled, {}) if recalled else None
+        self.memory = {} if before is None else {name: before}
+        answer = self._handle(name, request)
+        return [_pack(self.memory.pop(name), _known(request.message, before)), answer]
+
+    def _recalled(self, name: str) -> Bytes:
+        """What a client remembers, for a worker; nothing of one that was never asked."""
+        memory = self.memory.get(name)
+        return b"" if memory is None else _pack(needed(memory), {})
 
     def _gather(self, batch: Sequence[tuple[str, Request]], inbox: Inbox) -> Inbox:
         for name, request in batch:
@@ -176,9 +214,14 @@ class InProcess:
         return answer
 
 
-def _pack(memory: Arrays, message: Arrays) -> Bytes:
-    """A client's memory, with arrays that are those of the message, or stand there twice, mentioned by name only."""
-    places = {id(array): f"message/{name}" for name, array in message.items()}
+def _known(message: Arrays, before: Arrays | None) -> dict[str, Array]:
+    """The arrays that both sides have: the message, and what the client remembered."""
+    return under("message", message) | under("before", needed(before or {}))
+
+
+def _pack(memory: Arrays, known: Arrays) -> Bytes:
+    """A client's memory, with arrays that the other side knows, or that stand there twice, mentioned by name only."""
+    places = {id(array): name for name, array in known.items()}
     distinct: dict[str, Array] = {}
     same: dict[str, str] = {}
     for name, array in memory.items():
@@ -189,11 +232,11 @@ def _pack(memory: Arrays, message: Arrays) -> Bytes:
     return encode(distinct, {"same": json.dumps(same)})
 
 
-def _unpack(data: Bytes, message: Arrays) -> Arrays:
+def _unpack(data: Bytes, known: Arrays) -> Arrays:
     """The inverse of `_pack`: one array for all names that it has."""
-    memory, head = read(data, "a worker's answer")
-    known = under("message", message) | under("memory", memory)
-    return memory | {name: known[place] for name, place in json.loads(head["same"]).items()}
+    memory, head = read(data, "what a client remembers")
+    arrays = {**known, **under("memory", memory)}
+    return memory | {name: arrays[place] for name, place in json.loads(head["same"]).items()}
 
 
 def run(
@@ -240,19 +283,20 @@ def run(
     if checkpoint is not None:
         checkpoint = checkpoint.about(settings, federation.fingerprint, absent)
         resume, transport.memory = checkpoint.resumed()
-    outcome = drive(
-        method,
-        federation.task,
-        transport,
-        seed=seed,
-        participation=participation,
-        progress=progress,
-        report=report,
-        evaluate_every=evaluate_every,
-        resume=resume,
-        keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
-        on_reply=on_reply,
-    )
+    with transport:
+        outcome = drive(
+            method,
+            federation.task,
+            transport,
+            seed=seed,
+            participation=participation,
+            progress=progress,
+            report=report,
+            evaluate_every=evaluate_every,
+            resume=resume,
+            keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
+            on_reply=on_reply,
+        )
     task = federation.task
     return Result(
         method=method.name,

@@ -153,6 +153,11 @@ def handle(
     return named.under("private", private) | named.under("model", model), encode(tally)
 
 
+def needed(memory: Arrays) -> dict[str, Array]:
+    """What `handle` looks at of a client's memory: all but its model, which is made anew."""
+    return {name: array for name, array in memory.items() if not name.startswith("model/")}
+
+
 def _evaluate(
     method: Method,
     model: Arrays,

@@ -1,7 +1,8 @@
 """Work in forked processes, side by side, with the results in the order of the tasks.
 
 A forked process has everything that its parent had when it began, data included, without a copy; only bytes pass
-between them. Workers live as long as one series of tasks, and end with it, however it ends.
+between them. A crew of workers lives through many series of tasks. It ends when it is closed, or when a series is not
+gone through to its end.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, wait
+from typing import TypeAlias, cast
 
 from threadpoolctl import threadpool_limits
 
@@ -26,7 +29,9 @@ from fedsolve import errors
 from fedsolve.codec import Bytes
 
 WINDOW = 32  # tasks that are drawn ahead, so that large ones can begin first
-Work = Callable[[str, Bytes], list[Bytes]]
+Task: TypeAlias = tuple[str, list[Bytes]]  # a name, and what there is to know
+Work: TypeAlias = Callable[[str, list[Bytes]], list[Bytes]]
+GONE = "a worker process ended unexpectedly: was it killed, or out of memory?"
 
 
 def can_fork() -> bool:
@@ -34,54 +39,112 @@ def can_fork() -> bool:
     return sys.platform.startswith("linux")
 
 
-def in_order(
-    tasks: Iterator[tuple[str, Bytes]], work: Work, weigh: Callable[[str], int], workers: int
-) -> Generator[tuple[str, Bytes, list[Bytes]], None, None]:
-    """Each task with what `work` makes of it, in the order of the tasks.
+class Crew:
+    """Workers that do one kind of work. They are forked when there is something to do, and stay until `close`."""
 
-    Of the tasks drawn ahead, the one that `weigh` finds largest begins first, so that workers end together. Close the
-    iterator: that ends the workers.
-    """
-    crew: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
-    try:
-        with _no_interrupts():
-            for _ in range(workers):
-                crew.append(_hire(work, [connection for _, connection in crew]))
-        waiting: dict[int, tuple[str, Bytes]] = {}  # drawn, not begun
-        begun: dict[int, tuple[str, Bytes]] = {}
-        done: dict[int, list[Bytes]] = {}
-        busy: dict[Connection, int] = {}
-        numbered, following = enumerate(tasks), 0
-        while True:
-            idle = [connection for _, connection in crew if connection not in busy]
-            for connection in idle:
-                room = WINDOW - len(waiting) - len(begun)
-                waiting.update(islice(numbered, max(0, room)))
-                if not waiting:
-                    break
-                number = max(waiting, key=lambda key: (weigh(waiting[key][0]), -key))
-                begun[number] = waiting.pop(number)
-                busy[connection] = number
-                connection.send_bytes(begun[number][0].encode())
-                connection.send_bytes(begun[number][1])
-            first = following
-            while following in done:
-                yield (*begun.pop(following), done.pop(following))
-                following += 1
-            if not busy and following == first:
-                return
-            if not busy:
-                continue  # there is room for more
-            for ready in wait(list(busy)):
-                connection = next(one for one in busy if one is ready)
-                done[busy.pop(connection)] = _receive(connection)
-    finally:
-        for process, connection in crew:
-            connection.close()
-            process.terminate()
-        for process, _ in crew:
-            process.join()
-            process.close()
+    def __init__(self, work: Work, workers: int) -> None:
+        self._work, self._workers = work, workers
+        self._members: list[_Member] = []
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        members, self._members = self._members, []
+        for member in members:
+            member.connection.close()
+            member.process.terminate()
+        for member in members:
+            member.process.join()
+            member.process.close()
+
+    def in_order(
+        self, tasks: Iterator[Task], weigh: Callable[[str], int]
+    ) -> Generator[tuple[str, list[Bytes], list[Bytes]], None, None]:
+        """Each task with what the work made of it, in the order of the tasks.
+
+        Of the tasks drawn ahead, the one that `weigh` finds largest begins first, so that workers end together. Close
+        the iterator: a series that is given up ends the workers, who may be in the middle of it.
+        """
+        complete = False
+        try:
+            if not self._members:
+                with _no_interrupts():
+                    for _ in range(self._workers):
+                        self._members.append(_hire(self._work, [member.connection for member in self._members]))
+            yield from _series(self._members, tasks, weigh)
+            complete = True
+        finally:
+            if not complete:
+                self.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A worker, seen from its parent."""
+
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    last: list[Bytes] = field(default_factory=list)  # what it was sent last
+
+    def send(self, name: str, parts: list[Bytes]) -> None:
+        """Give it a task. What stood in the same place of its last one it still has."""
+        kept = [place for place, (old, new) in enumerate(zip(self.last, parts, strict=False)) if old is new]
+        try:
+            self.connection.send_bytes(json.dumps({"name": name, "parts": len(parts), "kept": kept}).encode())
+            for place, part in enumerate(parts):
+                if place not in kept:
+                    self.connection.send_bytes(part)
+        except OSError:
+            raise errors.DataError(GONE) from None
+        self.last = parts
+
+    def receive(self) -> list[Bytes]:
+        """What it made of the task, or its error."""
+        try:
+            head = json.loads(self.connection.recv_bytes())
+            if "error" in head:
+                raise _rebuilt(head["error"], head["text"], head["trace"])
+            return [self.connection.recv_bytes() for _ in range(head["parts"])]
+        except (EOFError, ConnectionResetError):
+            raise errors.DataError(GONE) from None
+
+
+def _series(
+    members: Sequence[_Member], tasks: Iterator[Task], weigh: Callable[[str], int]
+) -> Iterator[tuple[str, list[Bytes], list[Bytes]]]:
+    waiting: dict[int, Task] = {}  # drawn, not begun
+    begun: dict[int, Task] = {}
+    done: dict[int, list[Bytes]] = {}
+    busy: dict[Connection, tuple[_Member, int]] = {}
+    numbered, following = enumerate(tasks), 0
+    while True:
+        for member in members:
+            if member.connection in busy:
+                continue
+            room = WINDOW - len(waiting) - len(begun)
+            waiting.update(islice(numbered, max(0, room)))
+            if not waiting:
+                break
+            number = max(waiting, key=lambda key: (weigh(waiting[key][0]), -key))
+            begun[number] = waiting.pop(number)
+            busy[member.connection] = (member, number)
+            member.send(*begun[number])
+        first = following
+        while following in done:
+            yield (*begun.pop(following), done.pop(following))
+            following += 1
+        if not busy and following == first:
+            return
+        if not busy:
+            continue  # there is room for more
+        for ready in wait(list(busy)):
+            member, number = busy.pop(cast("Connection", ready))
+            done[number] = member.receive()
 
 
 @contextmanager
@@ -100,7 +163,7 @@ def _no_interrupts() -> Iterator[None]:
             before(signal.SIGINT, None)
 
 
-def _hire(work: Work, others: list[Connection]) -> tuple[multiprocessing.process.BaseProcess, Connection]:
+def _hire(work: Work, others: list[Connection]) -> _Member:
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(work, theirs, [*others, mine]), daemon=True)
@@ -109,7 +172,7 @@ def _hire(work: Work, others: list[Connection]) -> tuple[multiprocessing.process
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     theirs.close()
-    return process, mine
+    return _Member(process, mine)
 
 
 def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> None:
@@ -120,11 +183,14 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
     threadpool_limits(1)
     for inherited in not_mine:
         inherited.close()  # or nobody would see the parent's end close
+    given: list[Bytes] = []
     try:
         while True:
-            name, data = connection.recv_bytes().decode(), connection.recv_bytes()
+            task = json.loads(connection.recv_bytes())
+            kept = set(task["kept"])
+            given = [given[place] if place in kept else connection.recv_bytes() for place in range(task["parts"])]
             try:
-                parts = work(name, data)
+                parts = work(task["name"], given)
                 head: dict[str, object] = {"parts": len(parts)}
             except Exception as error:  # noqa: BLE001  (whatever it is, the parent raises it)
                 parts = []
@@ -136,16 +202,6 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
         pass
     finally:
         os._exit(0)  # nothing that the parent registered for its own end runs here
-
-
-def _receive(connection: Connection) -> list[Bytes]:
-    try:
-        head = json.loads(connection.recv_bytes())
-        if "error" in head:
-            raise _rebuilt(head["error"], head["text"], head["trace"])
-        return [connection.recv_bytes() for _ in range(head["parts"])]
-    except EOFError:
-        raise errors.DataError("a worker process ended unexpectedly: was it killed, or out of memory?") from None
 
 
 def _rebuilt(name: str, text: str, trace: str) -> Exception:
