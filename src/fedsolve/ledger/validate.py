@@ -106,16 +106,16 @@ def _factor(moments: Moments, diagonal: Float) -> Float | None:
 
     A feature that is always zero gets next to nothing, so that an entry beside a zero diagonal shows.
     """
-    raised = moments.triangle.copy()
+    raised = moments.lower()
     smallest = diagonal[diagonal > 0].min(initial=np.inf)
     trifle = SEMIDEFINITE**2 * (smallest if np.isfinite(smallest) else 1.0)
-    raised[blas.packed_diagonal(moments.features)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
-    return raised if blas.packed_cholesky(raised, moments.features) else None
+    raised[np.diag_indices_from(raised)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
+    return raised if blas.factorise(raised) else None
 
 
 def _explained(moments: Moments, factor: Float, counts: Float | None) -> None:
     """No class is explained by more than its samples, nor the constant one by more than all."""
-    half = blas.packed_lower_solve(factor, moments.cross)
+    half = blas.lower_solve(factor, moments.cross)
     n, slack = float(moments.count), 1 + EXPLAINED
     whole, constant = float(np.square(half).sum()), float(np.square(half.sum(axis=1)).sum())
     if not (whole <= slack * n and constant <= slack * n):
