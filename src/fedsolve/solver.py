@@ -37,7 +37,7 @@ class Solution:
 
     @property
     def residual(self) -> float:
-        """|H W - B| / |B| at unit diagonal. It takes a product as large as the solve, so it is computed when asked."""
+        """|H W - B| / |B| at unit diagonal. A product as large as the solves, so it is computed when asked for."""
         lower, cross, _ = _system(self.moments, self.ridge, intercept=self.intercept is not None)
         scale = _unit_diagonal(lower)
         right = cross * scale[:, None]
