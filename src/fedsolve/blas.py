@@ -19,6 +19,9 @@ from scipy.linalg import cython_blas, cython_lapack
 
 from fedsolve.arrays import Float
 
+COLUMNS = 64  # of a matrix at a time
+ASCENTS = 4  # at most; two do nearly always
+
 
 def gram(rows: Float, out: Float, *, add: bool) -> None:
     """`rows' rows` (rows in C order), as a packed triangle, into or onto `out`."""
@@ -70,13 +73,6 @@ def packed_row(size: int, row: int) -> NDArray[np.int64]:
     return np.concatenate([places[row, : row + 1], places[row + 1 :, row]]).astype(np.int64)
 
 
-def packed_cholesky(triangle: Float, size: int) -> bool:
-    """Replace a packed triangle by that of its factor; false, and nonsense, where a pivot is not positive."""
-    info = ctypes.c_int(0)
-    _routine("dpftrf")(b"N", b"L", size, triangle, info)
-    return info.value == 0
-
-
 def packed_lower_solve(factor: Float, right: Float, *, transposed: bool = False) -> Float:
     """The solution X of L X = right, or of L' X = right, with L packed."""
     solution = np.array(right, order="F")
@@ -90,18 +86,66 @@ def packed_lower_solve(factor: Float, right: Float, *, transposed: bool = False)
 def cholesky(lower: Float) -> Float | None:
     """The factor L with L L' = the matrix, in the lower triangle of a new matrix; None if a pivot is not positive."""
     factor = lower.copy(order="F")
+    return factor if factorise(factor) else None
+
+
+def factorise(lower: Float) -> bool:
+    """Replace a lower triangle by its Cholesky factor; false, and nonsense, where a pivot is not positive."""
     size, info = len(lower), ctypes.c_int(0)
-    _routine("dpotrf")(b"L", size, factor, max(1, size), info)
-    return factor if info.value == 0 else None
+    _routine("dpotrf")(b"L", size, lower, max(1, size), info)
+    return info.value == 0
 
 
-def rcond(lower: Float, factor: Float) -> float:
-    """LAPACK's estimate of the reciprocal condition number (1-norm) of a matrix, given its factor."""
-    size, result = len(lower), ctypes.c_double(0.0)
-    work, integers = np.empty(3 * size), np.empty(size, dtype=np.int64)
-    norm = _routine("dlansy")(b"1", b"L", size, lower, max(1, size), work)
-    _routine("dpocon")(b"L", size, factor, max(1, size), norm, result, work, integers, 0)
-    return float(f"{result.value:.3g}")  # an estimate; further digits depend on where in memory the matrix lies
+def norm(lower: Float, scale: Float) -> float:
+    """The 1-norm of a symmetric matrix whose rows and columns are multiplied by `scale`, all of it positive."""
+    sums = np.zeros(len(lower))
+    for start in range(0, len(lower), COLUMNS):  # the copies without signs stay in the cache
+        stop = start + COLUMNS
+        block = np.abs(lower[start:, start:stop])
+        sums[start:] += block @ scale[start:stop]
+        sums[start:stop] += scale[start:] @ block
+    sums -= np.abs(np.diagonal(lower)) * scale  # the diagonal was in both
+    return float((sums * scale).max(initial=0.0))
+
+
+def inverse_norm(factor: Float, scale: Float) -> float:
+    """An estimate of the 1-norm of the inverse of the matrix that `norm` measures, given the factor without a scale.
+
+    It is a lower bound, mostly the norm itself: Hager's ascent along gradients, with Higham's last vector (LAPACK's
+    dlacn2). LAPACK's dpocon is the same with solves that cannot overflow, and takes three times as long; where a
+    number overflows here, the norm is infinite or no number, and the matrix singular.
+    """
+    size = len(factor)
+    ramp = np.linspace(1.0, 2.0, size)
+    ramp[1::2] *= -1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _inverse_times(factor, scale, np.full(size, 1.0 / max(1, size)))
+        largest, signs, place = float(np.abs(found).sum()), np.copysign(1.0, found), -1
+        for _ in range(ASCENTS):
+            gradient = np.abs(_inverse_times(factor, scale, signs))
+            if size == 0 or (place >= 0 and gradient[place] >= gradient.max()):
+                break
+            place = int(gradient.argmax())
+            unit = np.zeros(size)
+            unit[place] = 1.0
+            found = _inverse_times(factor, scale, unit)
+            before, largest = largest, max(largest, float(np.abs(found).sum()))
+            turned = np.copysign(1.0, found)
+            if not largest > before or (turned == signs).all():
+                break
+            signs = turned
+        last = 2.0 * float(np.abs(_inverse_times(factor, scale, ramp)).sum()) / (3.0 * max(1, size))
+    return last if not last <= largest else largest
+
+
+def _inverse_times(factor: Float, scale: Float, vector: Float) -> Float:
+    """(D L L' D)^-1 times a vector, with D the scale."""
+    solution: Float = vector / scale
+    size = len(factor)
+    for transposed in (b"N", b"T"):
+        _routine("dtrsv")(b"L", transposed, b"N", size, factor, max(1, size), solution, 1)
+    solution /= scale
+    return solution
 
 
 def cholesky_solve(factor: Float, right: Float) -> Float:

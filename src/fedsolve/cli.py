@@ -1011,8 +1011,9 @@ def ledger_solve(
     with Ledger(path) as ledger:
         solved = ledger.solve()
     solved.save(out)
-    samples = sum(member.samples for member in solved.members)
-    typer.echo(f"{len(solved.members)} clients, {samples} samples: {out}/models/global.safetensors, state.safetensors")
+    typer.echo(
+        f"{len(solved.digests)} clients, {solved.samples} samples: {out}/models/global.safetensors, state.safetensors"
+    )
     typer.echo(f"for the sites: {out}/message.safetensors; there, fedsolve ledger personal message.safetensors ...")
 
 

@@ -1,14 +1,16 @@
 """Linear solves on moments, and leave-one-out without leaving anything out. Solve, never invert.
 
-Every system here is H W = B with H = F'F + ridge * I. It is brought to a unit diagonal first, so that the units
-of the features decide neither the rank nor the digits lost. `rcond` refers to that scaled matrix: Cholesky can
-run to its end on a singular matrix, because rounding leaves tiny positive pivots, so only `rcond` tells.
+Every system here is H W = B with H = F'F + ridge * I. The units of the features decide neither the rank nor the digits
+lost: Cholesky errs by the same shares of its entries in whatever units, and what depends on them, `rcond` and
+eigenvalues, is that of the matrix at unit diagonal. Cholesky can run to its end on a singular matrix, because rounding
+leaves tiny positive pivots, so only `rcond` tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,10 +29,21 @@ class Solution:
 
     weights: Float  # features x targets
     intercept: Float | None  # one number a target, where one was asked for
-    residual: float  # |H W - B| / |B|
     rcond: float  # reciprocal condition number of H at unit diagonal, less what centring cost; 0 where H is singular
     rank: int
     solver: str  # "cholesky" or "eigen"
+    moments: Moments  # what was solved, and with which ridge
+    ridge: float
+
+    @property
+    def residual(self) -> float:
+        """|H W - B| / |B| at unit diagonal. A product as large as the solves, so it is computed when asked for."""
+        lower, cross, _ = _system(self.moments, self.ridge, intercept=self.intercept is not None)
+        scale = _unit_diagonal(lower)
+        right = cross * scale[:, None]
+        scaled = self.weights / np.where(scale > 0, scale, 1.0)[:, None]
+        norm = float(np.linalg.norm(right))
+        return float(np.linalg.norm(blas.symmetric_product(lower, scaled) - right)) / norm if norm > 0 else 0.0
 
 
 def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solver: str = "cholesky") -> Solution:
@@ -47,39 +60,52 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
         raise ParameterError(f"ridge must be a finite number of at least 0; got {ridge!r}")
     if moments.count == 0:
         raise DataError("there is nothing to solve: the moments hold no samples")
-    lower, cross = moments.lower(), moments.cross
-    digits = 1.0
-    if intercept:
-        lower, cross, means, target_means, digits = _centre(lower, cross, moments.count)
-    lower[np.diag_indices_from(lower)] += ridge
-    scale = _unit_diagonal(lower)
-    right = cross * scale[:, None]
-    found = None if solver == "eigen" else _cholesky(lower, right)
-    if found is None and solver == "cholesky":
+    factor, cross, centre = _system(moments, ridge, intercept=intercept)
+    rcond = None if solver == "eigen" else _factorise(factor)
+    if rcond is not None:
+        weights, rank, used = np.ascontiguousarray(blas.cholesky_solve(factor, cross)), len(factor), "cholesky"
+    elif solver == "cholesky":
         raise SingularError(
-            f"the system of {len(lower)} features is singular at ridge {ridge:g}: features repeat or are constant, or "
+            f"the system of {len(factor)} features is singular at ridge {ridge:g}: features repeat or are constant, or "
             f"there are fewer samples ({moments.count}) than features; use ridge > 0, or the solver 'eigen' for the "
             "solution of minimum norm"
         )
-    scaled, rcond, rank = found or _minimum_norm(lower, right, scale, moments.count)
-    misfit = blas.symmetric_product(lower, scaled) - right
-    weights = np.ascontiguousarray(scaled * scale[:, None])
-    norm = float(np.linalg.norm(right))
+    else:
+        lower, cross, _ = _system(moments, ridge, intercept=intercept)  # the other one is spoilt
+        weights, rcond, rank = _minimum_norm(lower, cross, moments.count)
+        used = "eigen"
     return Solution(
         weights=weights,
-        intercept=target_means - means @ weights if intercept else None,
-        residual=float(np.linalg.norm(misfit)) / norm if norm > 0 else 0.0,
-        rcond=rcond * digits,
+        intercept=None if centre is None else centre.targets - centre.features @ weights,
+        rcond=rcond * (1.0 if centre is None else centre.digits),
         rank=rank,
-        solver="eigen" if found is None else "cholesky",
+        solver=used,
+        moments=moments,
+        ridge=ridge,
     )
 
 
-def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, Float, Float, float]:
+class _Centre(NamedTuple):
+    """Where features and targets were moved from."""
+
+    features: Float  # means
+    targets: Float
+    digits: float  # the smallest share of a feature's squares that is left: digits lost to cancellation
+
+
+def _system(moments: Moments, ridge: float, *, intercept: bool) -> tuple[Float, Float, _Centre | None]:
+    """H as a new lower triangle, and B; with `intercept`, of centred features and targets."""
+    lower, cross, centre = moments.lower(), moments.cross, None
+    if intercept:
+        lower, cross, centre = _centre(lower, cross, moments.count)
+    lower[np.diag_indices_from(lower)] += ridge
+    return lower, cross, centre
+
+
+def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, _Centre]:
     """Eliminate the constant last feature: what is left is the moments of centred features and targets.
 
-    Returned last is the smallest share of a feature's squares that centring leaves: digits lost to cancellation. A
-    feature of which nothing but rounding is left is constant itself, and becomes zero.
+    A feature of which nothing but rounding is left is constant itself, and becomes zero.
     """
     total = lower[-1, -1]
     sums = np.array(lower[-1, :-1])
@@ -92,7 +118,7 @@ def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, Float
     centred[constant, :] = 0.0
     centred[:, constant] = 0.0
     cross[constant] = 0.0
-    return centred, cross, sums / total, targets, float(share[~constant].min(initial=1.0))
+    return centred, cross, _Centre(sums / total, targets, float(share[~constant].min(initial=1.0)))
 
 
 def _unit_diagonal(lower: Float) -> Float:
@@ -104,13 +130,18 @@ def _unit_diagonal(lower: Float) -> Float:
     return scale
 
 
-def _cholesky(lower: Float, right: Float) -> tuple[Float, float, int] | None:
-    """Solution, rcond and rank; None where the matrix is singular to working precision."""
-    factor = blas.cholesky(lower)
-    rcond = 0.0 if factor is None else blas.rcond(lower, factor)
-    if factor is None or not rcond > _singular(lower):
+def _factorise(lower: Float) -> float | None:
+    """Replace H by its Cholesky factor, and say its rcond at unit diagonal; None where it is singular."""
+    diagonal = np.diagonal(lower).copy()
+    if not (diagonal > 0).all():
         return None
-    return blas.cholesky_solve(factor, right), rcond, len(lower)
+    scale = 1.0 / np.sqrt(diagonal)
+    norm = blas.norm(lower, scale)
+    if not blas.factorise(lower):
+        return None
+    rcond = 1.0 / (norm * blas.inverse_norm(lower, scale)) if len(lower) else 1.0
+    # An estimate; further digits depend on where in memory the matrix lies.
+    return float(f"{rcond:.3g}") if rcond > _singular(lower) else None
 
 
 def _singular(lower: Float) -> float:
@@ -118,27 +149,27 @@ def _singular(lower: Float) -> float:
     return 16 * len(lower) * _EPS
 
 
-def _minimum_norm(lower: Float, right: Float, scale: Float, count: int) -> tuple[Float, float, int]:
-    """The solution of minimum norm in the units of the features, with the rank decided at unit diagonal.
+def _minimum_norm(lower: Float, cross: Float, count: int) -> tuple[Float, float, int]:
+    """The solution of minimum norm in the units of the features, with the rank decided at unit diagonal; and rcond.
 
     With S the scaled matrix and D the scale, H = D^-1 S D^-1. The pseudo-inverse of S gives one solution; the
     null space of H is D times that of S, and taking that part out of the solution leaves the shortest one.
     """
-    used = np.flatnonzero(scale)
+    scale = _unit_diagonal(lower)
+    used, right = np.flatnonzero(scale), cross * scale[:, None]
     values, vectors = np.linalg.eigh(lower[np.ix_(used, used)], "L")
     # Rounding in sums over n samples leaves about sqrt(n) eps where a zero eigenvalue should be.
     cut = _EPS * max(len(used), np.sqrt(count)) * values[-1] if len(used) else 0.0
     kept = values > cut
     range_, null = vectors[:, kept], vectors[:, ~kept]
-    solution = range_ @ ((range_.T @ right[used]) / values[kept, None])
+    solution = range_ @ ((range_.T @ right[used]) / values[kept, None]) * scale[used, None]
     if null.shape[1]:
         basis, _ = np.linalg.qr(null * scale[used, None])
-        weights = solution * scale[used, None]
-        solution = (weights - basis @ (basis.T @ weights)) / scale[used, None]
-    full = np.zeros_like(right)
-    full[used] = solution
+        solution -= basis @ (basis.T @ solution)
+    weights = np.zeros_like(right)
+    weights[used] = solution
     complete = len(used) == len(scale) and bool(kept.all())
-    return full, float(values[0] / values[-1]) if complete else 0.0, int(kept.sum())
+    return weights, float(values[0] / values[-1]) if complete else 0.0, int(kept.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +225,7 @@ def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, interce
     lower, cross, squares = moments.lower(), moments.cross, float(moments.count)
     if intercept:
         squares -= float(np.square(cross[-1]).sum()) / lower[-1, -1]
-        lower, cross, _, _, _ = _centre(lower, cross, moments.count)
+        lower, cross, _ = _centre(lower, cross, moments.count)
     diagonal = np.diag_indices_from(lower)
     own = lower[diagonal]
     candidates = np.asarray(factors) * (float(own.mean()) or 1.0)
@@ -232,11 +263,10 @@ def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = Fal
     lower = moments.lower()
     penalised = np.arange(len(lower) - intercept)
     lower[penalised, penalised] += ridge
-    scale = _unit_diagonal(lower)
-    scaled = rows * scale
-    factor = blas.cholesky(lower)
-    if factor is not None and blas.rcond(lower, factor) > _singular(lower):
-        return blas.lower_solve(factor, scaled.T).T
+    factor = lower.copy(order="F")
+    if _factorise(factor) is not None:
+        return blas.lower_solve(factor, rows.T).T
+    scaled = rows * _unit_diagonal(lower)
     values, vectors = np.linalg.eigh(lower, "L")
     kept = values > _EPS * max(len(lower), np.sqrt(moments.count)) * values[-1]
     whitened: Float = scaled @ (vectors[:, kept] / np.sqrt(values[kept]))

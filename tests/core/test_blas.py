@@ -42,9 +42,31 @@ def test_factor_and_solves_against_numpy() -> None:
     np.testing.assert_allclose(blas.cholesky_solve(factor, right), np.linalg.solve(full, right), rtol=1e-10)
     np.testing.assert_allclose(np.tril(factor) @ blas.lower_solve(factor, right), right, rtol=1e-10)
     np.testing.assert_allclose(blas.symmetric_product(lower, right), full @ right, rtol=1e-12)
-    exact = 1.0 / (np.linalg.norm(full, 1) * np.linalg.norm(np.linalg.solve(full, np.eye(6)), 1))
-    assert 0.99 * exact <= blas.rcond(lower, factor) <= 10 * exact
     np.testing.assert_array_equal(lower, np.tril(full))  # nothing was written to
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 64, 65, 130])
+def test_norms_of_a_scaled_matrix_and_its_inverse(size: int) -> None:
+    """The norm is exact; that of the inverse is never more than it is, and LAPACK's estimate or better."""
+    rng = np.random.default_rng(size)
+    a, scale = rng.normal(size=(2 * size, size)), 10.0 ** rng.uniform(-3, 3, size)
+    lower = np.asfortranarray(np.tril(a.T @ a))
+    full = scale[:, None] * (a.T @ a) * scale
+    factor = blas.cholesky(lower)
+    assert factor is not None
+    found = blas.inverse_norm(factor, scale)
+    if size == 0:
+        assert blas.norm(lower, scale) == found == 0.0
+        return
+    norm, exact = np.linalg.norm(full, 1), np.linalg.norm(np.linalg.solve(full, np.eye(size)), 1)
+    assert blas.norm(lower, scale) == pytest.approx(norm, rel=1e-12)
+    lapacks, _ = lapack.dpocon(np.linalg.cholesky(full), norm, uplo="L")
+    assert 0.999 / (norm * lapacks) <= found <= exact * 1.001
+
+
+def test_the_norm_of_the_inverse_of_a_singular_matrix_is_past_all_bounds() -> None:
+    factor = np.asfortranarray([[1.0, 0.0], [1.0, 1e-200]])
+    assert not blas.inverse_norm(factor, np.ones(2)) < 1e300
 
 
 def test_arrays_that_would_be_misread_are_refused_or_copied() -> None:

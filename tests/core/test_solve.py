@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,6 +41,21 @@ def test_well_posed_systems_against_stacked_least_squares(
         np.testing.assert_allclose(found.intercept, offset, rtol=1e-8, atol=1e-9)
     else:
         assert found.intercept is None
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("solver", ["cholesky", "eigen"])
+def test_the_residual_is_that_of_the_normal_equations(intercept: bool, solver: str) -> None:
+    """At unit diagonal, so that units do not count; and weights that are wrong by a thousandth show."""
+    rng = np.random.default_rng(0)
+    f, y = rng.normal(size=(40, 5)) * [1e-6, 1.0, 1.0, 1e3, 1e6] + 3.0, rng.normal(size=(40, 2))
+    found = fs.solve(fs.Moments.of(f, y, intercept=intercept), 0.1, intercept=intercept, solver=solver)
+    h, b = f - f.mean(0) if intercept else f, y - y.mean(0) if intercept else y
+    h, b = h.T @ h + 0.1 * np.eye(5), h.T @ b
+    for weights in (found.weights, found.weights * 1.001):
+        scaled = (h @ weights - b) / np.sqrt(np.diag(h))[:, None]
+        wanted = np.linalg.norm(scaled) / np.linalg.norm(b / np.sqrt(np.diag(h))[:, None])
+        assert replace(found, weights=weights).residual == pytest.approx(wanted, rel=1e-6, abs=1e-12)
 
 
 @given(SEEDS, st.integers(1, 6), st.booleans(), st.sampled_from([1.0, 1e-6, 1e6]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
@@ -44,7 +44,6 @@ PAGE = 16384  # bytes; contributions are large
 FOLD = 32  # contributions that wait at most to be summed
 LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
-_WAITING = "FROM part WHERE number > (SELECT upto FROM total)"  # not in the total yet
 DAMAGE = 1e-9  # a total that is further off than this was not moved by rounding
 
 _SCHEMA = """
@@ -61,8 +60,7 @@ CREATE TABLE journal (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A client that is in."""
 
     client: str
@@ -110,7 +108,8 @@ class Solved:
 
     terms: Terms
     state: Arrays
-    members: tuple[Member, ...]
+    digests: tuple[str, ...]  # of the contributions that are in, sorted
+    samples: int
 
     @property
     def message(self) -> Arrays:
@@ -131,7 +130,7 @@ class Solved:
         if self.shared is not None:
             self.shared.save(directory / "models" / "global.safetensors")
         told = self.terms.metadata() | self.terms.labels() | {"made": "message"}
-        told["members"] = " ".join(sorted(member.digest for member in self.members))
+        told["members"] = " ".join(self.digests)
         sent = named.under("message", self.message) | named.under("sent", self.terms.message)
         codec.write_file(directory / "message.safetensors", sent, told)
         codec.write_file(directory / "state.safetensors", self.state)
@@ -231,7 +230,7 @@ class Ledger:
     def members(self) -> tuple[Member, ...]:
         """Everybody that is in, by name."""
         rows = self._all("SELECT client, samples, classes, bytes, at, digest FROM member ORDER BY client")
-        return tuple(Member(*row) for row in rows)
+        return tuple(map(Member._make, rows))
 
     def journal(self) -> tuple[Event, ...]:
         """All that happened, the oldest first."""
@@ -296,16 +295,16 @@ class Ledger:
     def total(self) -> Arrays:
         """The sum over all members, correctly rounded."""
         with self._lock, self._reading() as db:
-            if not _waiting(db):
-                return codec.decode(db.execute("SELECT high FROM total").fetchone()[0])
+            waiting = _waiting(db)
+            if not waiting:
+                return codec.decode(_blob(db, "total", "high", 1))
             total = _total(db)
-            for (data,) in db.execute(f"SELECT data {_WAITING} ORDER BY number"):
-                total.add(codec.decode(data))
+            _add(db, total, waiting)
             return total.high
 
     def settle(self) -> None:
         """Sum what waits."""
-        if self._all(f"SELECT 1 {_WAITING} LIMIT 1"):
+        if self._all("SELECT 1 FROM part WHERE number > (SELECT upto FROM total) LIMIT 1"):
             with self._change() as db:
                 _fold(db)
 
@@ -313,10 +312,12 @@ class Ledger:
         """The exact model of those who are in."""
         self.settle()
         with self._lock, self._reading():
-            members, total = self.members(), self.total()
-        if not members:
+            digests = tuple(digest for (digest,) in self._all("SELECT digest FROM member ORDER BY digest"))
+            total = self.total()
+        if not digests:
             raise DataError(f"nobody is in {self.path} yet; take contributions in with `fedsolve ledger add`")
-        return Solved(self.terms, self.terms.method.aggregate(self.terms.start, total), members)
+        state = self.terms.method.aggregate(self.terms.start, total)
+        return Solved(self.terms, state, digests, int(total["count"]))
 
     def parts(self) -> Iterator[tuple[Member, Arrays]]:
         """Each member with its statistics, by name."""
@@ -434,7 +435,7 @@ class Ledger:
                 total = _total(db)
                 total.add(contribution.arrays)
                 _store(db, total, inserted.lastrowid)
-            elif _waiting(db) >= FOLD:
+            elif len(_waiting(db)) >= FOLD:
                 _fold(db)
             event = "added" if old is None else "replaced"
             _note(db, event, client, digest, len(data), "" if old is None else f"in place of {old[1]}")
@@ -447,9 +448,8 @@ class Ledger:
         total = _total(db)
         if not total.take(part) and not self.total_only:
             total = Total.zero(*self.terms.shape)  # digits were lost: sum what is left anew
-            query = "SELECT data FROM part WHERE number <= (SELECT upto FROM total) ORDER BY number"
-            for (data,) in db.execute(query):
-                total.add(codec.decode(data))
+            left = db.execute("SELECT number FROM part WHERE number <= (SELECT upto FROM total) ORDER BY number")
+            _add(db, total, [number for (number,) in left])
         _store(db, total)
 
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
@@ -533,8 +533,7 @@ def _note(
 
 
 def _total(db: sqlite3.Connection) -> Total:
-    high, low = db.execute("SELECT high, low FROM total").fetchone()
-    return Total(codec.decode(high), codec.decode(low))
+    return Total(*(codec.decode(_blob(db, "total", column, 1)) for column in ("high", "low")))
 
 
 def _store(db: sqlite3.Connection, total: Total, upto: int | None = None) -> None:
@@ -548,17 +547,28 @@ def _drop(db: sqlite3.Connection, number: int) -> None:
     db.execute("DELETE FROM member WHERE number = ?", (number,))
 
 
-def _waiting(db: sqlite3.Connection) -> int:
-    return int(db.execute(f"SELECT count(*) {_WAITING}").fetchone()[0])
+def _blob(db: sqlite3.Connection, table: str, column: str, number: int) -> bytes:
+    """A large value, without the copy that a query makes."""
+    with db.blobopen(table, column, number, readonly=True) as blob:
+        return blob.read()
+
+
+def _waiting(db: sqlite3.Connection) -> list[int]:
+    """The numbers of the contributions that are not in the total yet."""
+    query = "SELECT number FROM part WHERE number > (SELECT upto FROM total) ORDER BY number"
+    return [number for (number,) in db.execute(query)]
+
+
+def _add(db: sqlite3.Connection, total: Total, numbers: Iterable[int]) -> None:
+    """Add contributions to a total."""
+    for number in numbers:
+        total.add(codec.decode(_blob(db, "part", "data", number)))
 
 
 def _fold(db: sqlite3.Connection) -> None:
     """Sum the contributions that wait."""
-    total, last = None, 0
-    for number, data in db.execute(f"SELECT number, data {_WAITING} ORDER BY number"):
-        if total is None:
-            total = _total(db)
-        total.add(codec.decode(data))
-        last = number
-    if total is not None:
-        _store(db, total, last)
+    waiting = _waiting(db)
+    if waiting:
+        total = _total(db)
+        _add(db, total, waiting)
+        _store(db, total, waiting[-1])

@@ -15,6 +15,7 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve import arrays as named
 from fedsolve import blas
@@ -63,8 +64,9 @@ def examine(terms: Terms, arrays: Arrays) -> Finding:
     factor = _factor(moments, diagonal)
     if factor is None:
         raise DataError("its F'F is not positive semi-definite: no samples have these moments")
-    _explained(moments, factor, counts)
-    return Finding(count, int((moments.cross != 0).any(axis=0).sum()))
+    present = (moments.cross != 0).any(axis=0)
+    _explained(moments, factor, counts, present)
+    return Finding(count, int(present.sum()))
 
 
 def _ones(moments: Moments, ones: int) -> Float:
@@ -106,16 +108,19 @@ def _factor(moments: Moments, diagonal: Float) -> Float | None:
 
     A feature that is always zero gets next to nothing, so that an entry beside a zero diagonal shows.
     """
-    raised = moments.triangle.copy()
+    raised = moments.lower()
     smallest = diagonal[diagonal > 0].min(initial=np.inf)
     trifle = SEMIDEFINITE**2 * (smallest if np.isfinite(smallest) else 1.0)
-    raised[blas.packed_diagonal(moments.features)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
-    return raised if blas.packed_cholesky(raised, moments.features) else None
+    raised[np.diag_indices_from(raised)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
+    return raised if blas.factorise(raised) else None
 
 
-def _explained(moments: Moments, factor: Float, counts: Float | None) -> None:
-    """No class is explained by more than its samples, nor the constant one by more than all."""
-    half = blas.packed_lower_solve(factor, moments.cross)
+def _explained(moments: Moments, factor: Float, counts: Float | None, present: NDArray[np.bool_]) -> None:
+    """No class is explained by more than its samples, nor the constant one by more than all.
+
+    A class whose sums are all zero is explained by nothing and takes nothing from the others: only the rest is solved.
+    """
+    half = blas.lower_solve(factor, moments.cross[:, present])
     n, slack = float(moments.count), 1 + EXPLAINED
     whole, constant = float(np.square(half).sum()), float(np.square(half.sum(axis=1)).sum())
     if not (whole <= slack * n and constant <= slack * n):
@@ -124,6 +129,6 @@ def _explained(moments: Moments, factor: Float, counts: Float | None) -> None:
             "moments were scaled, or belong to other labels or another count"
         )
     if counts is not None:
-        rest = np.diag(slack * counts + EXPLAINED) - half.T @ half
+        rest = np.diag(slack * counts[present] + EXPLAINED) - half.T @ half
         if blas.cholesky(np.asfortranarray(rest)) is None:
             raise DataError("its features explain more samples of some classes than it has of them")
