@@ -47,6 +47,7 @@ NARROWED: dict[str, tuple[float, ...]] = {
     "beta": (100.0, 1000.0),
     "lam": (0.5, 0.7, 0.9),
 }
+STREAMS = ("apfl grid", "apfl wide", "fedprior wide")
 WIDE = 8192  # the widest of APFL's, for what is auto and for fedprior on random features
 # One line a figure, so that a stopped run goes on; remove the file to measure anew.
 DONE = Path(__file__).parent / "results" / "personal.jsonl"
@@ -62,15 +63,9 @@ def measure(seeds: tuple[int, ...] = SEEDS) -> list[dict[str, Any]]:
     settings = [(clients, spread) for clients in CLIENTS for spread in SPREADS]
     for seed in seeds:
         done = lines()
-        wanted = [
-            s for s in settings if not all(known(done, s, seed, n) for n in ("apfl grid", "apfl wide", "fedprior wide"))
-        ]
-        ranges = RANGES if seed == SEEDS[0] else NARROWED
-        if all(known(done, setting, seed, "apfl grid") for setting in settings):
-            ranges = ranges | {"d_primary": ()}
-        for setting, name, figures in streams(x, y, wanted, seed, ranges):
-            if not known(done, setting, seed, name):
-                keep(setting, seed, name, figures)
+        open_ = {(s, name) for s in settings for name in STREAMS if not known(done, s, seed, name)}
+        for setting, name, figures in streams(x, y, open_, seed, RANGES if seed == SEEDS[0] else NARROWED):
+            keep(setting, seed, name, figures)
         for clients, spread in settings:
             federation = fs.Table.make("cifar-100 features", x, y).split(
                 fs.dirichlet(spread), clients=clients, seed=seed
@@ -167,43 +162,47 @@ def fedhip_grid(federation: fs.Federation, beta: float = 1.0, alphas: tuple[floa
 def streams(
     x: NDArray[Any],
     y: NDArray[Any],
-    settings: list[tuple[int, float]],
+    wanted: set[tuple[tuple[int, float], str]],
     seed: int,
     ranges: dict[str, tuple[float, ...]],
     wide: int = WIDE,
 ) -> Iterator[tuple[tuple[int, float], str, dict[str, float]]]:
-    """APFL's grid, APFL auto and fedprior on `wide` random features, for each setting (clients, Dirichlet).
+    """APFL's grid, APFL auto and fedprior on `wide` random features: `wanted` names settings and which of them.
 
-    The moments over all rows are computed once; each setting takes its test rows out of them.
+    A setting is (clients, Dirichlet). The moments over all rows are computed once; each setting takes its test rows out
+    of them.
     """
-    if not settings:
-        return
+    settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
     seeds = fs.APFL().init_server(None, derive(seed, "server"))["seeds"]  # type: ignore[arg-type]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
-    for width in sorted({*map(int, ranges["d_primary"]), wide}):
+    widths = {int(width) for width in ranges["d_primary"]} if "apfl grid" in {name for _, name in wanted} else set()
+    for width in sorted(widths | {wide}) if wanted else ():
         phi = RandomProjection(width, "relu", int(seeds[0]))(x).astype(np.float32)  # half the memory
         every = fs.Moments.of(phi, y, intercept=True)
         for setting, split in splits.items():
             out = np.concatenate([test for _, test in split])
             total = every - fs.Moments.of(phi[out], y[out], classes=every.targets, intercept=True)
-            if width == wide:
+            if width == wide and (setting, "fedprior wide") in wanted:
                 yield setting, "fedprior wide", {"auto": fedprior_accuracy(total, phi, y, split)}
             total = without_ones(total)
-            if width in ranges["d_primary"]:
+            if width in widths and (setting, "apfl grid") in wanted:
                 for gamma in ranges["gamma"]:
                     scores = phi @ solve(total, gamma, solver="auto").weights.astype(np.float32)
                     priors[setting][f"d_primary={width} gamma={gamma:g}"] = scores
-            if width == wide:
-                gamma = _ridge.server_ridge("auto", total)
-                scores = phi @ solve(total, gamma, solver="auto").weights.astype(np.float32)
-                accuracy = apfl_accuracy(fs.APFL(d_primary=wide), scores, refine[fs.APFL().d_refine], y, split)
+            if width == wide and (setting, "apfl wide") in wanted:
+                method = fs.APFL(d_primary=wide)
+                state = method.aggregate({"seeds": seeds}, total.arrays())
+                scores = phi @ state["weight"].astype(np.float32)
+                psi = refine[method.d_refine]
+                accuracy = apfl_accuracy(method, scores, float(state["leverage"]), psi, y, split)
                 yield setting, "apfl wide", {"auto": accuracy}
         del phi
-    for setting, split in splits.items() if ranges["d_primary"] else ():
-        yield setting, "apfl grid", apfl_grid(refine, y, split, priors.pop(setting), ranges["beta"], ranges["lam"])
+    for setting, split in splits.items():
+        if (setting, "apfl grid") in wanted:
+            yield setting, "apfl grid", apfl_grid(refine, y, split, priors.pop(setting), ranges["beta"], ranges["lam"])
 
 
 def without_ones(moments: fs.Moments) -> fs.Moments:
@@ -233,14 +232,20 @@ def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], spl
 
 
 def apfl_accuracy(
-    method: fs.APFL, scores: NDArray[Any], psi: Floats, y: NDArray[Any], split: list[tuple[Rows, Rows]]
+    method: fs.APFL,
+    scores: NDArray[Any],
+    leverage: float,
+    psi: Floats,
+    y: NDArray[Any],
+    split: list[tuple[Rows, Rows]],
 ) -> float:
     """Mean accuracy over clients of APFL, each choosing its beta and lam; `scores` of the shared stream on all rows."""
     right = []
     for train, test in split:
-        prior = scores[train].astype(np.float64)
-        targets = _ridge.one_hot(y[train], scores.shape[1]) - prior
-        beta, lam = method._choose(prior, psi[train], targets, Samples(psi[train], y[train]))
+        classes = _ridge.one_hot(y[train], scores.shape[1])
+        targets = classes - scores[train]
+        unseen = classes - targets / (1.0 - leverage)
+        beta, lam = method._choose(unseen, psi[train], targets, Samples(psi[train], y[train]))
         weights = solve(fs.Moments.of(psi[train], targets), beta, solver="auto").weights
         hits = (scores[test] + lam * (psi[test] @ weights)).argmax(1) == y[test]
         right.append(float(hits.mean()))

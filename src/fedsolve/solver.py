@@ -246,6 +246,20 @@ def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, interce
     return float(candidates[int(np.argmax(errors <= errors.min() * (1 + 1e-9)))])
 
 
+def freedom(moments: Moments, ridge: float) -> float:
+    """The trace of F (F'F + ridge I)^-1 F': how many parameters the fit uses up; the rank, without a ridge.
+
+    Over the number of samples it is the mean leverage of a sample.
+    """
+    lower, _, _ = _system(moments, ridge, intercept=False)
+    if _factorise(lower) is not None:
+        return len(lower) - ridge * blas.inverse_trace(lower)
+    lower, _, _ = _system(moments, 0.0, intercept=False)
+    values = np.linalg.eigvalsh(lower, "L")
+    kept = values[values > _EPS * max(len(values), np.sqrt(moments.count)) * values[-1]]
+    return float((kept / (kept + ridge)).sum())
+
+
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:
     """What a model fitted without a sample predicts for it, for each sample: exact, no refit.
 

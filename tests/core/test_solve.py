@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve.errors import DataError, ParameterError, SingularError, UnknownNameError
-from fedsolve.solver import RidgePath, left_out, whiten
+from fedsolve.solver import RidgePath, freedom, left_out, whiten
 from tests.conftest import relative
 
 SEEDS = st.integers(0, 2**32)
@@ -203,3 +203,13 @@ def test_a_collinear_design_has_leverages_of_at_most_one() -> None:
         path = RidgePath.of(design, rng.normal(size=(len(design), 1)))
         assert len(path.squares) == 3
         assert path.leverage(path.ridge(1e-12)).max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3, 5.0])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_freedom_is_the_trace_of_the_hat_matrix(ridge: float, repeated: bool) -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 6))
+    if repeated:
+        rows[:, 5] = rows[:, 0]  # singular: the rank is what counts
+    hat = rows @ np.linalg.pinv(rows.T @ rows + ridge * np.eye(6), rcond=1e-12) @ rows.T
+    assert freedom(fs.Moments.of(rows, np.zeros(30, dtype=int)), ridge) == pytest.approx(np.trace(hat), rel=1e-9)

@@ -96,8 +96,13 @@ def test_lam_zero_is_the_shared_stream() -> None:
         np.testing.assert_array_equal(model.scores(x), result.shared.scores(x))
 
 
-def test_auto_looks_at_exact_leave_one_out_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each refinement is refitted without the sample; the shared stream, which the client cannot refit, stays."""
+@pytest.mark.parametrize("counted", [False, True])
+def test_auto_looks_at_leave_one_out_scores(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refinement is refitted without the sample.
+
+    The shared stream cannot be refitted by the client. If it has seen the client's samples, what it leaves over is
+    larger without one of them, by one over one minus a leverage; the mean of all samples' stands for it.
+    """
     fed = federation(sizes=(25, 14, 40))
     seen: list[tuple[tuple[float, float], np.ndarray]] = []
 
@@ -108,16 +113,23 @@ def test_auto_looks_at_exact_leave_one_out_scores(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_ridge, "best", best)
     method = fs.APFL(**SMALL)
     state = fs.run(fs.APFL(**SMALL, beta=1.0, lam=1.0), fed).state
-    method.personalize({}, method.message(state, "c1"), fed.task, fed.clients["c1"].train)
+    private = {"counted": np.array(counted)}
+    method.personalize(private, method.message(state, "c1"), fed.task, fed.clients["c1"].train)
     x, y = pairs(fed)[1]
     phi, psi = (RandomProjection(d, "relu", int(s)) for d, s in zip((12, 9), state["seeds"], strict=True))
     prior = phi(x) @ state["weight"]
+    rows = np.vstack([phi(a) for a, _ in pairs(fed)])
+    hat = rows @ np.linalg.solve(rows.T @ rows + state["gamma"] * np.eye(12), rows.T)
+    assert state["leverage"] == pytest.approx(np.trace(hat) / len(rows))
+    unseen = y - (y - prior) / (1 - np.trace(hat) / len(rows)) if counted else prior
     assert seen[0][0][1] == 0.0
     for (beta, lam), scores in seen[::7]:
         for i in range(len(x)):
             keep = np.arange(len(x)) != i
             refined = stacked([(1.0, psi(x[keep]), (y - prior)[keep])], beta)
-            np.testing.assert_allclose(scores[i], prior[i] + lam * psi(x[i : i + 1])[0] @ refined, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(
+                scores[i], unseen[i] + lam * psi(x[i : i + 1])[0] @ refined, rtol=1e-6, atol=1e-7
+            )
 
 
 @pytest.mark.parametrize("intercept", [False, True])

@@ -28,7 +28,8 @@ def test_fedhip(table: fs.Table) -> None:
 def test_streams(table: fs.Table) -> None:
     x, y = np.asarray(table.inputs), np.asarray(table.labels)
     ranges = {"d_primary": (8, 16), "gamma": (1.0,), "d_refine": (12, 80, 1024), "beta": (10.0,), "lam": (0.5,)}
-    found = {name: figures for _, name, figures in personal.streams(x, y, [(6, 0.5)], 2, ranges, wide=16)}
+    wanted = {((6, 0.5), name) for name in personal.STREAMS}
+    found = {name: figures for _, name, figures in personal.streams(x, y, wanted, 2, ranges, wide=16)}
     federation = table.split(fs.dirichlet(0.5), clients=6, seed=2)
     for width in (12, 80):
         method = fs.APFL(d_primary=16, d_refine=width, gamma=1.0, beta=10.0, lam=0.5)
