@@ -168,15 +168,15 @@ def execute(
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
-        if checkpoint is not None or ledger is not None:
-            raise ParameterError("--checkpoint, --resume and --ledger are for --runtime local")
+        if checkpoint is not None:
+            raise ParameterError("--checkpoint and --resume are for --runtime local")
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else not method.processes
-    if settings.runtime == "flower":
-        result = _simulated(settings, method, progress)
-    else:
-        with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+        if settings.runtime == "flower":
+            result = _simulated(settings, method, progress, on_reply)
+        else:
             result = run(
                 method,
                 federation,
@@ -224,7 +224,7 @@ def _federation(text: str) -> Federation:
     return split_of(settings, _mapped(settings)[0])
 
 
-def _simulated(settings: Settings, method: Method, progress: Progress | None) -> Result:
+def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Keep | None) -> Result:
     offline.switch_off()
     from fedsolve.runtime import flower
     from fedsolve.runtime.sites import Job
@@ -234,7 +234,9 @@ def _simulated(settings: Settings, method: Method, progress: Progress | None) ->
     job = Job(settings.method, parameters.values(method), settings.features, settings.seed, settings.test)
     load = partial(_federation, json.dumps(asdict(here)))
     participation, every = settings.participation, settings.eval_every
-    return flower.simulate(job, load, participation=participation, evaluate_every=every, progress=progress)
+    return flower.simulate(
+        job, load, participation=participation, evaluate_every=every, progress=progress, on_reply=on_reply
+    )
 
 
 def command(settings: Mapping[str, Any]) -> str:
