@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +39,8 @@ from fedsolve.runtime.sites import VERSION, Job, Rules
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
+
+    from fedsolve.runtime.flower import Keeping
 
 LINK = "fedsolve"  # the name of the connection in Flower's configuration
 TRIAL_DAYS = 90  # how long trial certificates hold
@@ -409,8 +412,24 @@ def _check_state(folder: Path) -> str:
 # --- run ---
 
 
-def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
+def make_server_app() -> object:
+    """The server app of a deployment; with a ledger in the run's configuration, replies go there, too."""
+    from fedsolve.runtime import flower
+
+    return flower.make_server_app(partial(flower.deployed, _ledger))
+
+
+def _ledger(config: Mapping[str, Any], job: Job) -> Keeping | None:
+    from fedsolve.ledger.store import Ledger
+
+    path = str(config.get("ledger", ""))
+    return (lambda method, task: Ledger.keeping(path, method, task, seed=job.seed)) if path else None
+
+
+def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path | None = None) -> Path:
     """Run a method on the sites of a deployment, from the server's folder; the result lies in `out` after.
+
+    With a `ledger`, every site's reply becomes a contribution in it; the file is made where there is none.
 
     Expects the sites that the folder names, with the keys it holds, unless the rules name some. Registers
     these keys at the SuperLink where it does not know them, and passes on what the server app says.
@@ -438,6 +457,8 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
         config = Path(scratch) / "run.toml"
         wanted = asdict(replace(rules, sites=sites, keys=keys))
         values = {"job": json.dumps(asdict(job)), "rules": json.dumps(wanted), "out": str(out), "status": str(status)}
+        if ledger:
+            values["ledger"] = str(ledger.resolve())
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
         command = ["flwr", "run", str(here / "app"), LINK, "--stream", "--run-config", str(config)]
         _stream(command, environment, (host, port), say)
@@ -592,9 +613,10 @@ job = ""
 rules = ""
 out = ""
 status = ""
+ledger = ""
 """,
     "fedsolve_app/__init__.py": "",
-    "fedsolve_app/server.py": "from fedsolve.runtime.flower import make_server_app\napp = make_server_app()\n",
+    "fedsolve_app/server.py": "from fedsolve.deploy import make_server_app\napp = make_server_app()\n",
     "fedsolve_app/client.py": "from fedsolve.runtime.flower import make_client_app\napp = make_client_app()\n",
 }
 

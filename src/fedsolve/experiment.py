@@ -114,11 +114,10 @@ def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[
     if path is None:
         yield None
         return
-    from fedsolve.ledger.contribution import Contribution
     from fedsolve.ledger.store import Ledger
 
-    with Ledger.join(path, method, task, seed=seed) as ledger:
-        yield lambda client, reply: ledger.add(Contribution.of(client, reply))
+    with Ledger.keeping(path, method, task, seed=seed) as keep:
+        yield keep
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 
 from flwr.app import Context, RecordDict
 
+from fedsolve import deploy
+from fedsolve.ledger.store import Ledger
 from fedsolve.runtime import flower, sites
 from fedsolve.runtime.flower import Rules, make_client_app, meet, serve, simulate
 from fedsolve.runtime.loop import drive
@@ -60,10 +62,11 @@ def test_every_method_gives_the_models_it_gives_in_process(name: str) -> None:
     assert found.data["fingerprint"] == wanted.data["fingerprint"]
 
 
-def test_a_simulation_on_ray_gives_the_same_bits(tmp_path: Path) -> None:
+def test_a_simulation_on_ray_gives_the_same_bits_and_the_same_ledger(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedsolve[flower]'")
     for runtime in ("local", "flower"):
         command = [sys.executable, "-m", "fedsolve", "run", "--clients", "4", "--runtime", runtime, "--out", runtime]
+        command += ["--ledger", f"{runtime}.db"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280)
         assert done.returncode == 0, done.stderr
     local, flower = (fs.Result.load(tmp_path / runtime) for runtime in ("local", "flower"))
@@ -71,6 +74,10 @@ def test_a_simulation_on_ray_gives_the_same_bits(tmp_path: Path) -> None:
     assert {n: c.json() for n, c in flower.clients.items()} == {n: c.json() for n, c in local.clients.items()}
     assert flower.settings["runtime"] == "flower"
     assert flower.data == local.data
+    with Ledger(tmp_path / "local.db") as one, Ledger(tmp_path / "flower.db") as other:
+        mine, theirs = ({m.client: m.digest for m in ledger.members()} for ledger in (one, other))
+    assert len(mine) == 4
+    assert mine == theirs
 
 
 # --- sites with files of their own ---
@@ -499,13 +506,18 @@ def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
         "rules": json.dumps(rules),
         "out": str(tmp_path / "out"),
         "status": str(tmp_path / "status.json"),
+        "ledger": str(tmp_path / "fed.db"),
     }
-    app = flower.make_server_app()
+    app = deploy.make_server_app()
     app(grid, Context(7, 0, {}, RecordDict(), config))
     assert json.loads((tmp_path / "status.json").read_text()) == {"out": str(tmp_path / "out")}
     result = fs.Result.load(tmp_path / "out")
     assert set(result.clients) == {"ward-a", "ward-b", "ward-c"}
     assert result.settings["runtime"] == "flower"
+    with Ledger(tmp_path / "fed.db") as ledger:
+        assert [member.client for member in ledger.members()] == ["ward-a", "ward-b", "ward-c"]
+        solved = ledger.solve().message
+    np.testing.assert_allclose(solved["weight"], result.state["weight"], rtol=1e-12)
     assert [path.name for path in (tmp_path / "out" / "models").iterdir()] == ["global.safetensors"]
     config["rules"] = json.dumps({**rules, "sites": ["ward-z", "ward-y"], "wait": 0.2})
     app(grid, Context(7, 0, {}, RecordDict(), config))

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,7 @@ GRACE = 600.0  # seconds that an answer is kept beyond its time, until its turn 
 SPOOL = 4_000_000_000  # bytes of early answers that may wait on the server's disk
 AGAIN = 10.0  # seconds before a site that failed to say hello is asked once more
 Say = Callable[[str], None]
+Keeping = Callable[[Method, Task], AbstractContextManager[Keep]]  # who is told of the replies of such a run
 
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
 
@@ -471,49 +473,38 @@ def serve(
     progress: Progress | None = None,
     *,
     scratch: Path | None = None,
-    on_reply: Keep | None = None,
+    keeping: Keeping | None = None,
 ) -> tuple[Outcome, Task, Method]:
     """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
 
-    Early answers wait below `scratch`; without it there are none. `on_reply` is told of each reply that may be one.
+    Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
     """
-    if scratch is None:
-        return _serve(grid, job, rules, say, progress, None, on_reply)
-    with tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch) as folder:
-        opening = Opening.of(job.create(), job, rules, Path(folder))
-        return _serve(grid, job, rules, say, progress, opening, on_reply)
-
-
-def _serve(
-    grid: Grid,
-    job: Job,
-    rules: Rules,
-    say: Say,
-    progress: Progress | None,
-    opening: Opening | None,
-    on_reply: Keep | None,
-) -> tuple[Outcome, Task, Method]:
-    method = job.create()
-    nodes, descriptions, early = meet(grid, job, rules, say, opening)
-    task, terms = agree(descriptions, job)
-    samples = sum(site.samples for site in descriptions.values())
-    say(f"{len(nodes)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
-    if method.rounds > 1:
-        say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
-    outcome = drive(
-        method,
-        task,
-        FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
-        seed=job.seed,
-        participation=rules.participation,
-        tolerate=True,
-        min_clients=min(rules.min_clients, len(nodes)) if not rules.sites else min(rules.min_clients, len(rules.sites)),
-        progress=progress,
-        evaluate_every=rules.evaluate_every or method.rounds,
-        on_reply=partial(_examined, on_reply),
-    )
-    for name, reason in sorted(outcome.failed.items()):
-        say(f"left out: {name}: {reason}")
+    with ExitStack() as stack:
+        method, opening = job.create(), None
+        if scratch is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
+            opening = Opening.of(method, job, rules, Path(folder))
+        nodes, descriptions, early = meet(grid, job, rules, say, opening)
+        task, terms = agree(descriptions, job)
+        samples = sum(site.samples for site in descriptions.values())
+        say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
+        if method.rounds > 1:
+            say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
+        keep = stack.enter_context(keeping(method, task)) if keeping else None
+        outcome = drive(
+            method,
+            task,
+            FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
+            seed=job.seed,
+            participation=rules.participation,
+            tolerate=True,
+            min_clients=min(rules.min_clients, len(rules.sites or nodes)),
+            progress=progress,
+            evaluate_every=rules.evaluate_every or method.rounds,
+            on_reply=partial(_examined, keep),
+        )
+        for name, reason in sorted(outcome.failed.items()):
+            say(f"left out: {name}: {reason}")
     return outcome, task, method
 
 
@@ -525,19 +516,22 @@ def _examined(on_reply: Keep | None, client: str, reply: Arrays) -> None:
         on_reply(client, reply)
 
 
-def make_server_app(act: Callable[[Grid, Context], None] | None = None) -> ServerApp:
-    """The server app. By default the run's configuration says what to do, and the result is written to a folder."""
+def make_server_app(act: Callable[[Grid, Context], None]) -> ServerApp:
+    """The server app; `act` is what it does."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        (act or _deployed)(grid, context)
+        act(grid, context)
 
     return app
 
 
-def _deployed(grid: Grid, context: Context) -> None:
-    """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file."""
+def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
+    """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file.
+
+    `keeps` says who is told of the replies under such settings.
+    """
     config = context.run_config
     status = Path(str(config["status"]))
     try:
@@ -547,7 +541,8 @@ def _deployed(grid: Grid, context: Context) -> None:
         started = time.perf_counter()
         out = Path(str(config["out"]))
         out.parent.mkdir(parents=True, exist_ok=True)
-        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent)
+        keeping = keeps(config, job)
+        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent, keeping=keeping)
         result = _result(outcome, task, method, job, rules, time.perf_counter() - started)
         result.save(out)
         told = {"out": str(out)}
@@ -629,7 +624,8 @@ def simulate(
 
     def act(grid: Grid, context: Context) -> None:
         try:
-            found.append(serve(grid, job, rules, lambda line: None, progress, on_reply=on_reply))
+            keeping = (lambda method, task: nullcontext(on_reply)) if on_reply else None
+            found.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping))
         except FedsolveError as error:
             errors.append(error)
 
