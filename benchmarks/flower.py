@@ -176,8 +176,11 @@ def _federation(folder: Path, nodes: int, width: int) -> Live:
 
 
 def _start(live: Live) -> None:
-    for what in ("server", *live.names):
-        live.start(what)
+    """Keys first: a node that is refused tries again, and ten of them would keep two cores busy with that."""
+    live.start("server")
+    live.register()
+    for name in live.names:
+        live.start(name)
 
 
 def _bare_app(live: Live, up: int, down: int, nodes: int) -> Path:

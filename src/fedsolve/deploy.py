@@ -445,13 +445,8 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
             raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
-    home = here / "home"
-    _write(
-        home / "config.toml", CONFIG.format(link=LINK, address=f"{host}:{port}", ca=json.dumps(str(here / "ca.crt")))
-    )
-    environment = {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": _path()}
-    keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
-    _register(here, sites, keys, environment, say)
+    environment = _environment(here)
+    keys = register(here, sites, say)
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
@@ -483,14 +478,26 @@ def _open(host: str, port: int) -> bool:
         return False
 
 
-def _register(
-    here: Path, sites: Sequence[str], keys: Mapping[str, str], environment: Mapping[str, str], say: Say
-) -> None:
-    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops."""
+def _environment(here: Path) -> dict[str, str]:
+    """For Flower's commands at the server, after writing where the SuperLink is."""
+    given, home = read_env(here / "server.env"), here / "home"
+    address = f"{given.get('LISTEN', '127.0.0.1')}:{given.get('PORT', '8000')}"
+    _write(home / "config.toml", CONFIG.format(link=LINK, address=address, ca=json.dumps(str(here / "ca.crt"))))
+    return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": _path()}
+
+
+def register(folder: Path, sites: Sequence[str], say: Say) -> dict[str, str]:
+    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops.
+
+    The public keys, by site.
+    """
+    here = folder.resolve()
+    environment = _environment(here)
+    keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
 
     def flwr(*words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", "supernode", *words, "--format", "json"]
-        return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, timeout=300)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
     memory = here / "home" / "registered.json"
     before = _read_json(memory)  # the node that each key was
@@ -508,6 +515,7 @@ def _register(
         elif "already" not in told.lower():
             raise DataError(f"the SuperLink refused the key of {name}: {' '.join(told.split())[-300:]}")
     _write(memory, json.dumps(known))
+    return keys
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -221,8 +221,10 @@ def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> Non
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     federation = Live(tmp_path_factory.mktemp("live"), 3)
     try:
-        for what in ("server", *federation.names):
-            federation.start(what)
+        federation.start("server")
+        federation.register()  # first, or nodes are refused and try again for a while
+        for name in federation.names:
+            federation.start(name)
         yield federation
     finally:
         federation.stop()
