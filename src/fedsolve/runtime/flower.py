@@ -337,13 +337,13 @@ def meet(
     than the site's own stop the run. With an `opening`, sites are asked the first request in the same breath; who
     fails at that is there, but without a description.
     """
-    started, told = time.monotonic(), ""
+    started, told, pause = time.monotonic(), "", POLL[0]
     hall = _Hall(grid, job, rules, opening)
     least = min(rules.min_clients, len(rules.sites)) if rules.sites else rules.min_clients
     while True:
         now = time.monotonic()
         hall.ask({node.node_id: node.public_key.decode(errors="replace").strip() for node in grid.get_nodes()})
-        hall.listen()
+        heard = hall.listen()
         found = _named(hall.guests, rules)
         nodes = {name: node for name, (node, _) in found.items()}
         nodes |= {guest.name: node for node, guest in hall.guests.items() if guest.early and not guest.description}
@@ -356,7 +356,9 @@ def meet(
         if line != told:
             say(line)
             told = line
-        time.sleep(POLL[1] if missing and not waiting else POLL[0])
+        # Each look is a request a node to the SuperLink, which has better things to do.
+        pause = POLL[0] if heard else min(1.5 * pause, POLL[1])
+        time.sleep(pause)
     failed = {guest.name or f"node {node}": guest.reason for node, guest in hall.guests.items() if guest.reason}
     reasons = "".join(f"; {name}: {reason}" for name, reason in sorted(failed.items()))
     if len(nodes) < max(1, least) or not found:
@@ -409,16 +411,19 @@ class _Hall:
         message = Message(content, node, f"query.{HELLO}", ttl=patience)
         guest.identity, guest.asked = next(iter(self._grid.push_messages([message])), None), time.monotonic()
 
-    def listen(self) -> None:
-        """Take in who has answered, one at a time, since answers may be large."""
-        for node, guest in self.guests.items():
-            if guest.identity is None:
-                continue
-            for reply in self._grid.pull_messages([guest.identity]):
-                guest.identity = None
-                self._hear(node, guest, reply)
-            if guest.identity and self._opening and time.monotonic() - guest.asked >= self._rules.timeout:
+    def listen(self) -> bool:
+        """Take in who has answered, and say whether anybody has; one at a time where answers may be large."""
+        asked = {guest.identity: node for node, guest in self.guests.items() if guest.identity is not None}
+        heard = False
+        for identities in [[identity] for identity in asked] if self._opening else [list(asked)] if asked else []:
+            for reply in self._grid.pull_messages(identities):
+                node = asked[reply.metadata.reply_to_message_id]
+                self.guests[node].identity, heard = None, True
+                self._hear(node, self.guests[node], reply)
+        for guest in self.guests.values() if self._opening else ():
+            if guest.identity is not None and time.monotonic() - guest.asked >= self._rules.timeout:
                 guest.identity, guest.early = None, Failure(f"no answer within {self._rules.timeout:g} s")
+        return heard
 
     def _hear(self, node: int, guest: _Guest, reply: Message) -> None:
         guest.reason = _failure(reply, self._rules.timeout)
