@@ -22,7 +22,7 @@ from tests.contract.test_catalogue import SMALL
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
 
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 
 from fedsolve import deploy
 from fedsolve.ledger.store import Ledger
@@ -331,6 +331,8 @@ def spoilt(kind: str) -> Any:
         }
         if kind == "no bytes":
             reply.content.array_records.pop("body")
+        elif kind == "empty":
+            reply.content["body"] = ArrayRecord()
         else:
             data = b"nonsense" if kind == "nonsense" else codec.encode(changed[kind], head)
             reply.content["body"] = flower._packed(data)
@@ -350,6 +352,7 @@ FAULTS = {
     "negative": r"the squares of feature \d sum to -",
     "nonsense": "its reply is damaged",
     "no bytes": "its answer has no content",
+    "empty": "its answer has no content",
 }
 
 
@@ -429,6 +432,15 @@ def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeyp
     monkeypatch.setattr(sites, "VERSION", "0.0.9")
     with pytest.raises(DataError, match=r"site 'ward-a' is refused: it has fedsolve 0.0.9, the server"):
         served(_regrid(grid, nodes), fs.AFL(), **rules)
+
+
+def test_if_all_sites_fail_at_once_the_operator_is_told_why(tmp_path: Path) -> None:
+    def broken(node: int, message: Any, reply: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    grid = InProcessGrid(make_client_app(), wards(tmp_path), broken)
+    with pytest.raises(DataError, match=r"0 of 3 expected sites are there.*ward-a: it raised .*out of order"):
+        served(grid, fs.AFL(), **keyed(grid, tmp_path))
 
 
 def _regrid(grid: InProcessGrid, nodes: dict[int, dict[str, str]]) -> InProcessGrid:

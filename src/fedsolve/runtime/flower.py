@@ -306,6 +306,10 @@ class _Guest:
     asked: float = 0.0
     early: Early | Failure | None = None  # what it answered to the first request
 
+    def why(self) -> str:
+        """Why it has no description, where it failed to give one."""
+        return self.reason or (self.early.reason if isinstance(self.early, Failure) and not self.description else "")
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -359,7 +363,7 @@ def meet(
         # Each look is a request a node to the SuperLink, which has better things to do.
         pause = POLL[0] if heard else min(1.5 * pause, POLL[1])
         time.sleep(pause)
-    failed = {guest.name or f"node {node}": guest.reason for node, guest in hall.guests.items() if guest.reason}
+    failed = {guest.name or f"node {node}": guest.why() for node, guest in hall.guests.items() if guest.why()}
     reasons = "".join(f"; {name}: {reason}" for name, reason in sorted(failed.items()))
     if len(nodes) < max(1, least) or not found:
         wanted = f"{len(rules.sites)} expected" if rules.sites else f"{least} needed"
@@ -443,12 +447,19 @@ class _Hall:
             guest.name, guest.version = guest.description.name, guest.description.version
             if "failed" in head:
                 guest.early = Failure(str(head["failed"]))
-            elif self._opening and "assumed" in head and "body" in reply.content:
-                data = _unpacked(reply.content)
+            elif self._opening and "assumed" in head:
                 path = self._opening.folder / f"{node}.safetensors"
-                path.write_bytes(data)
-                self._largest, self._kept = max(self._largest, len(data)), self._kept + len(data)
-                guest.early = Early(str(head["assumed"]), path)
+                guest.early = self._keep(path, str(head["assumed"]), reply.content)
+
+    def _keep(self, path: Path, assumed: str, content: RecordDict) -> Early | Failure:
+        """Put an early answer aside."""
+        try:
+            data = _unpacked(content)
+        except DataError as error:
+            return Failure(str(error))
+        path.write_bytes(data)
+        self._largest, self._kept = max(self._largest, len(data)), self._kept + len(data)
+        return Early(assumed, path)
 
 
 def _named(guests: Mapping[int, _Guest], rules: Rules) -> dict[str, tuple[int, Description]]:
