@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import fedsolve as fs
 from fedsolve import deploy
 
 NODES, WIDTH, TURNS = 10, 2048, 2
-BIG, BIG_NODES, BIG_RUNS = 4096, 4, 9  # nine runs of twelve messages: 108
+BIG, BIG_NODES, BIG_RUNS = 4096, 4, 13  # thirteen runs of eight messages: 104
+HUGE, HUGE_NODES = 8192, 2
 BARE_SERVER = """
 import time
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -58,8 +60,9 @@ def down(message, context):
 
 
 def measure() -> list[dict[str, Any]]:
-    """FedHiP over a bare app with the same nodes and bytes (bar 1.3); peak memory at m = 4096 (bars 1.5 GB, 6 Gram)."""
-    return [*wall_time(), *memory()]
+    """FedHiP over a bare app with the same nodes and bytes (bar 1.3); peak memory at m = 4096 (bars 1.5 GB, 6 Gram);
+    a run at m = 8192."""
+    return [*wall_time(), *memory(), *large()]
 
 
 def wall_time(nodes: int = NODES, width: int = WIDTH, turns: int = TURNS) -> list[dict[str, Any]]:
@@ -101,21 +104,43 @@ def memory(width: int = BIG, nodes: int = BIG_NODES, runs: int = BIG_RUNS) -> li
         finally:
             live.stop()
     gram = width**2 * 8
-    told = f"m = {width}, {3 * nodes * runs} messages over {nodes} nodes"
+    told = f"m = {width}, {2 * nodes * runs} messages over {nodes} nodes"
     return [
         {"what": f"SuperLink, {told}", "value": watch.peak["superlink"] / 1e9, "unit": "GB", "bar": 1.5},
         {"what": "server app", "value": watch.peak["serverapp"] / gram, "unit": "Gram matrices", "bar": 6},
     ]
 
 
+def large(width: int = HUGE, nodes: int = HUGE_NODES) -> list[dict[str, Any]]:
+    """One run in which a Gram matrix goes up from, and down to, every node: its time, and the peaks of processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        live = _federation(Path(folder), nodes, width)
+        try:
+            _start(live)
+            watch = _Watch(live.processes["server"].pid, live.processes["ward-a"].pid)
+            started = time.perf_counter()
+            method = fs.FedHiP(alpha=1.0, beta=1.0)
+            result = live.run(method, Path(folder) / "out", [], wait=900.0, timeout=1800.0)
+            seconds = time.perf_counter() - started
+            watch.stop()
+        finally:
+            live.stop()
+    if result.data["left_out"]:
+        raise RuntimeError(str(result.data["left_out"]))
+    told = f"m = {width}, {nodes} nodes, {result.bytes_up / nodes / 1e6:.0f} MB a node each way"
+    peaks = [
+        {"what": f"peak of a {what}, {told}", "value": size / 1e9, "unit": "GB", "bar": ""}
+        for what, size in watch.peak.items()
+    ]
+    return [{"what": f"FedHiP, {told}", "value": seconds, "unit": "s", "bar": ""}, *peaks]
+
+
 class _Watch:
-    """Peak resident memory of the SuperLink and of server apps below it, from /proc."""
+    """Peak resident memory of the SuperLink and of server apps below it, and of a site's processes, from /proc."""
 
-    def __init__(self, pid: int) -> None:
-        import threading
-
-        self.peak = {"superlink": 0, "serverapp": 0}
-        self._pid, self._over = pid, threading.Event()
+    def __init__(self, pid: int, site: int | None = None) -> None:
+        self.peak = {"superlink": 0, "serverapp": 0, **({"supernode": 0, "clientapp": 0} if site else {})}
+        self._pid, self._site, self._over = pid, site, threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
@@ -128,6 +153,9 @@ class _Watch:
             self._note("superlink", self._pid)
             for each in descendants(self._pid):
                 self._note("serverapp", each.pid, needle=b"flwr-serverapp")
+            for each in descendants(self._site) if self._site else ():
+                self._note("supernode", each.pid, needle=b"flower-supernode")
+                self._note("clientapp", each.pid, needle=b"flwr-clientapp")
 
     def _note(self, what: str, pid: int, needle: bytes = b"") -> None:
         try:
@@ -148,8 +176,11 @@ def _federation(folder: Path, nodes: int, width: int) -> Live:
 
 
 def _start(live: Live) -> None:
-    for what in ("server", *live.names):
-        live.start(what)
+    """Keys first: a node that is refused tries again, and ten of them would keep two cores busy with that."""
+    live.start("server")
+    live.register()
+    for name in live.names:
+        live.start(name)
 
 
 def _bare_app(live: Live, up: int, down: int, nodes: int) -> Path:

@@ -557,6 +557,14 @@ def deploy_run_command(
     eval_every: Annotated[
         int, typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. It costs a message a site.")
     ] = 0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also put every site's reply into this ledger; see `fedsolve ledger`.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, parameters
@@ -570,7 +578,7 @@ def deploy_run_command(
     share = _share(test)
     job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
-    _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo)), out)
+    _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
 
 
 def _show_sites(result: Result, saved: Path) -> None:

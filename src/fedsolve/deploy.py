@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +39,8 @@ from fedsolve.runtime.sites import VERSION, Job, Rules
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
+
+    from fedsolve.runtime.flower import Keeping
 
 LINK = "fedsolve"  # the name of the connection in Flower's configuration
 TRIAL_DAYS = 90  # how long trial certificates hold
@@ -409,8 +412,24 @@ def _check_state(folder: Path) -> str:
 # --- run ---
 
 
-def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
+def make_server_app() -> object:
+    """The server app of a deployment; with a ledger in the run's configuration, replies go there, too."""
+    from fedsolve.runtime import flower
+
+    return flower.make_server_app(partial(flower.deployed, _ledger))
+
+
+def _ledger(config: Mapping[str, Any], job: Job) -> Keeping | None:
+    from fedsolve.ledger.store import Ledger
+
+    path = str(config.get("ledger", ""))
+    return (lambda method, task: Ledger.keeping(path, method, task, seed=job.seed)) if path else None
+
+
+def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path | None = None) -> Path:
     """Run a method on the sites of a deployment, from the server's folder; the result lies in `out` after.
+
+    With a `ledger`, every site's reply becomes a contribution in it; the file is made where there is none.
 
     Expects the sites that the folder names, with the keys it holds, unless the rules name some. Registers
     these keys at the SuperLink where it does not know them, and passes on what the server app says.
@@ -426,18 +445,15 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say) -> Path:
             raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
-    home = here / "home"
-    _write(
-        home / "config.toml", CONFIG.format(link=LINK, address=f"{host}:{port}", ca=json.dumps(str(here / "ca.crt")))
-    )
-    environment = {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": _path()}
-    keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
-    _register(here, sites, keys, environment, say)
+    environment = _environment(here)
+    keys = register(here, sites, say)
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
         wanted = asdict(replace(rules, sites=sites, keys=keys))
         values = {"job": json.dumps(asdict(job)), "rules": json.dumps(wanted), "out": str(out), "status": str(status)}
+        if ledger:
+            values["ledger"] = str(ledger.resolve())
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
         command = ["flwr", "run", str(here / "app"), LINK, "--stream", "--run-config", str(config)]
         _stream(command, environment, (host, port), say)
@@ -462,14 +478,26 @@ def _open(host: str, port: int) -> bool:
         return False
 
 
-def _register(
-    here: Path, sites: Sequence[str], keys: Mapping[str, str], environment: Mapping[str, str], say: Say
-) -> None:
-    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops."""
+def _environment(here: Path) -> dict[str, str]:
+    """For Flower's commands at the server, after writing where the SuperLink is."""
+    given, home = read_env(here / "server.env"), here / "home"
+    address = f"{given.get('LISTEN', '127.0.0.1')}:{given.get('PORT', '8000')}"
+    _write(home / "config.toml", CONFIG.format(link=LINK, address=address, ca=json.dumps(str(here / "ca.crt"))))
+    return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": _path()}
+
+
+def register(folder: Path, sites: Sequence[str], say: Say) -> dict[str, str]:
+    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops.
+
+    The public keys, by site.
+    """
+    here = folder.resolve()
+    environment = _environment(here)
+    keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
 
     def flwr(*words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", "supernode", *words, "--format", "json"]
-        return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, timeout=300)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
     memory = here / "home" / "registered.json"
     before = _read_json(memory)  # the node that each key was
@@ -487,6 +515,7 @@ def _register(
         elif "already" not in told.lower():
             raise DataError(f"the SuperLink refused the key of {name}: {' '.join(told.split())[-300:]}")
     _write(memory, json.dumps(known))
+    return keys
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -592,9 +621,10 @@ job = ""
 rules = ""
 out = ""
 status = ""
+ledger = ""
 """,
     "fedsolve_app/__init__.py": "",
-    "fedsolve_app/server.py": "from fedsolve.runtime.flower import make_server_app\napp = make_server_app()\n",
+    "fedsolve_app/server.py": "from fedsolve.deploy import make_server_app\napp = make_server_app()\n",
     "fedsolve_app/client.py": "from fedsolve.runtime.flower import make_client_app\napp = make_client_app()\n",
 }
 

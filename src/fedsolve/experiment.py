@@ -116,11 +116,10 @@ def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[
     if path is None:
         yield None
         return
-    from fedsolve.ledger.contribution import Contribution
     from fedsolve.ledger.store import Ledger
 
-    with Ledger.join(path, method, task, seed=seed) as ledger:
-        yield lambda client, reply: ledger.add(Contribution.of(client, reply))
+    with Ledger.keeping(path, method, task, seed=seed) as keep:
+        yield keep
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,15 +169,15 @@ def execute(
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
-        if checkpoint is not None or ledger is not None:
-            raise ParameterError("--checkpoint, --resume and --ledger are for --runtime local")
+        if checkpoint is not None:
+            raise ParameterError("--checkpoint and --resume are for --runtime local")
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else not method.processes
-    if settings.runtime == "flower":
-        result = _simulated(settings, method, progress)
-    else:
-        with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+        if settings.runtime == "flower":
+            result = _simulated(settings, method, progress, on_reply)
+        else:
             result = run(
                 method,
                 federation,
@@ -226,7 +225,7 @@ def _federation(text: str) -> Federation:
     return split_of(settings, _mapped(settings)[0])
 
 
-def _simulated(settings: Settings, method: Method, progress: Progress | None) -> Result:
+def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Keep | None) -> Result:
     offline.switch_off()
     from fedsolve.runtime import flower
     from fedsolve.runtime.sites import Job
@@ -236,7 +235,9 @@ def _simulated(settings: Settings, method: Method, progress: Progress | None) ->
     job = Job(settings.method, parameters.values(method), settings.features, settings.seed, settings.test)
     load = partial(_federation, json.dumps(asdict(here)))
     participation, every = settings.participation, settings.eval_every
-    return flower.simulate(job, load, participation=participation, evaluate_every=every, progress=progress)
+    return flower.simulate(
+        job, load, participation=participation, evaluate_every=every, progress=progress, on_reply=on_reply
+    )
 
 
 def command(settings: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from fedsolve import blas, codec
 from fedsolve.arrays import Array, Arrays, Float, finite, flat
 from fedsolve.errors import DataError
 
+SEMIDEFINITE = 1e-9  # how negative an eigenvalue may be at unit diagonal: rounding in the sums is well below it
 BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about this size
 
 
@@ -77,6 +78,23 @@ class Moments:
     def diagonal(self) -> Float:
         """The diagonal of F'F: the sum of squares of each feature."""
         return self.triangle[blas.packed_diagonal(self.features)]
+
+    def factor(self) -> Float:
+        """The lower factor of F'F with a trifle on the diagonal, relative to it; refused where F'F is none of samples.
+
+        F'F is positive semi-definite, whatever the samples. A feature that is always zero gets next to nothing, so that
+        an entry beside a zero diagonal shows.
+        """
+        diagonal = self.diagonal()
+        if not diagonal.min(initial=0.0) >= 0:
+            raise DataError(f"the squares of feature {int(diagonal.argmin())} sum to {diagonal.min():.3g}")
+        raised = self.lower()
+        smallest = diagonal[diagonal > 0].min(initial=np.inf)
+        trifle = SEMIDEFINITE**2 * (smallest if np.isfinite(smallest) else 1.0)
+        raised[np.diag_indices_from(raised)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
+        if not blas.factorise(raised):
+            raise DataError("its F'F is not positive semi-definite: no samples have these moments")
+        return raised
 
     @classmethod
     def zero(cls, features: int, targets: int, space: int = 0) -> Moments:
@@ -188,6 +206,15 @@ class Moments:
     def from_arrays(cls, arrays: Arrays, space: int = 0) -> Moments:
         """The inverse of `arrays`."""
         return cls(arrays["triangle"], arrays["cross"], arrays["count"], space)
+
+    @staticmethod
+    def are(arrays: Arrays) -> bool:
+        """Whether arrays have the names, types and shapes of moments."""
+        if arrays.keys() != {"triangle", "cross", "count"}:
+            return False
+        triangle, cross = arrays["triangle"], arrays["cross"]
+        size = blas.packed_size(len(cross)) if cross.ndim == 2 else -1
+        return triangle.dtype == cross.dtype == np.float64 and triangle.shape == (size,)
 
     def _same_space(self, other: Moments) -> None:
         if (self.features, self.targets, self.space) != (other.features, other.targets, other.space):

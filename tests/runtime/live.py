@@ -130,6 +130,10 @@ class Live:
         if what == "server":
             until(lambda: deploy._open("127.0.0.1", self.port), 120)
 
+    def register(self) -> None:
+        """Tell the SuperLink all keys, as the first run does."""
+        deploy.register(self.server, self.names, lambda line: None)
+
     def stop(self) -> None:
         for name in [*self.names, "server"]:
             if name in self.processes:

@@ -14,6 +14,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import arrays, codec, parameters
+from fedsolve.blas import packed_diagonal
 from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError
 from fedsolve.methods import CATALOGUE, create
@@ -21,8 +22,10 @@ from tests.contract.test_catalogue import SMALL
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
 
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 
+from fedsolve import deploy
+from fedsolve.ledger.store import Ledger
 from fedsolve.runtime import flower, sites
 from fedsolve.runtime.flower import Rules, make_client_app, meet, serve, simulate
 from fedsolve.runtime.loop import drive
@@ -59,10 +62,11 @@ def test_every_method_gives_the_models_it_gives_in_process(name: str) -> None:
     assert found.data["fingerprint"] == wanted.data["fingerprint"]
 
 
-def test_a_simulation_on_ray_gives_the_same_bits(tmp_path: Path) -> None:
+def test_a_simulation_on_ray_gives_the_same_bits_and_the_same_ledger(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedsolve[flower]'")
     for runtime in ("local", "flower"):
         command = [sys.executable, "-m", "fedsolve", "run", "--clients", "4", "--runtime", runtime, "--out", runtime]
+        command += ["--ledger", f"{runtime}.db"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280)
         assert done.returncode == 0, done.stderr
     local, flower = (fs.Result.load(tmp_path / runtime) for runtime in ("local", "flower"))
@@ -70,6 +74,10 @@ def test_a_simulation_on_ray_gives_the_same_bits(tmp_path: Path) -> None:
     assert {n: c.json() for n, c in flower.clients.items()} == {n: c.json() for n, c in local.clients.items()}
     assert flower.settings["runtime"] == "flower"
     assert flower.data == local.data
+    with Ledger(tmp_path / "local.db") as one, Ledger(tmp_path / "flower.db") as other:
+        mine, theirs = ({m.client: m.digest for m in ledger.members()} for ledger in (one, other))
+    assert len(mine) == 4
+    assert mine == theirs
 
 
 # --- sites with files of their own ---
@@ -101,9 +109,20 @@ def pooled_run(folder: Path, method: fs.Method, names: tuple[str, ...], **settin
 QUICK = {"wait": 5.0, "timeout": 5.0}
 
 
-def served(grid: InProcessGrid, method: fs.Method, said: list[str] | None = None, **rules: Any) -> Any:
+def served(
+    grid: InProcessGrid, method: fs.Method, said: list[str] | None = None, scratch: Path | None = None, **rules: Any
+) -> Any:
     job = job_of(method, seed=4)
-    return serve(grid, job, Rules(**{**QUICK, **rules}), (said if said is not None else []).append)[0]
+    say = (said if said is not None else []).append
+    return serve(grid, job, Rules(**{**QUICK, **rules}), say, scratch=scratch)[0]
+
+
+def keyed(grid: InProcessGrid, folder: Path) -> dict[str, Any]:
+    """Give each node a key; the rules under which the first request travels with the hello."""
+    names = {node: config["client"] for node, config in grid.nodes.items()}
+    grid.keys = {node: f"KEY {name}\n".encode() for node, name in names.items()}
+    keys = {name: f"KEY {name}" for name in names.values()}
+    return {"sites": tuple(sorted(keys)), "keys": keys, "scratch": folder}
 
 
 def test_sites_with_their_own_files_give_what_one_process_gives(tmp_path: Path) -> None:
@@ -296,6 +315,8 @@ def spoilt(kind: str) -> Any:
         if "triangle" not in held:
             return reply
         full = np.arange(25.0).reshape(5, 5)
+        indefinite = held["triangle"].copy()
+        indefinite[packed_diagonal(5)[3]] *= 0.1  # of an exact multiple of the others' it would still be one
         if kind == "raises":
             raise RuntimeError("out of order")
         if kind == "hangs":
@@ -305,9 +326,13 @@ def spoilt(kind: str) -> Any:
             "shape": {**held, "cross": held["cross"][:, :2]},
             "asymmetric": {**{n: a for n, a in held.items() if n != "triangle"}, "gram": full},
             "asymmetric in place": {**held, "triangle": full},
+            "indefinite": {**held, "triangle": indefinite},
+            "negative": {**held, "triangle": -held["triangle"]},
         }
         if kind == "no bytes":
             reply.content.array_records.pop("body")
+        elif kind == "empty":
+            reply.content["body"] = ArrayRecord()
         else:
             data = b"nonsense" if kind == "nonsense" else codec.encode(changed[kind], head)
             reply.content["body"] = flower._packed(data)
@@ -323,29 +348,128 @@ FAULTS = {
     "shape": r"cross <f8\[5, 2\].* where those of most have",
     "asymmetric": r"gram <f8\[5, 5\].* where those of most have .*triangle",
     "asymmetric in place": r"triangle <f8\[5, 5\] where those of most have",
+    "indefinite": "its F'F is not positive semi-definite",
+    "negative": r"the squares of feature \d sum to -",
     "nonsense": "its reply is damaged",
     "no bytes": "its answer has no content",
+    "empty": "its answer has no content",
 }
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["hello", "opening"])
 @pytest.mark.parametrize("kind", list(FAULTS))
-def test_a_site_at_fault_is_named_and_the_rest_is_exact(tmp_path: Path, kind: str) -> None:
+def test_a_site_at_fault_is_named_and_the_rest_is_exact(tmp_path: Path, kind: str, opened: bool) -> None:
     nodes, said = wards(tmp_path, 4), []
     grid = InProcessGrid(make_client_app(), nodes, spoilt(kind))
-    outcome = served(grid, fs.AFL(), said, timeout=2.0)
+    rules = {"timeout": 2.0, **(keyed(grid, tmp_path) if opened else {})}
+    outcome = served(grid, fs.AFL(), said, **rules)
     assert outcome.history[0].missing == ("ward-b",)
     assert re.search(FAULTS[kind], outcome.failed["ward-b"]), outcome.failed
     assert any(line.startswith("left out: ward-b: ") for line in said)
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
     with pytest.raises(DataError, match=r"only 3 of 4 clients answered in round 1, fewer than the 4 .*ward-b"):
-        served(InProcessGrid(make_client_app(), nodes, spoilt(kind)), fs.AFL(), timeout=2.0, min_clients=4)
+        served(grid, fs.AFL(), **rules, min_clients=4)
+
+
+@pytest.mark.parametrize("name", ["afl", "apfl", "fedhip", "fedprior", "local"])
+def test_a_method_with_one_round_takes_two_messages_a_site(tmp_path: Path, name: str) -> None:
+    """The first request travels with the hello, and the models are bit for bit those of one process."""
+    grid = InProcessGrid(make_client_app(), wards(tmp_path))
+    rules, method = keyed(grid, tmp_path), create(name, SMALL.get(name))
+    outcome = served(grid, method, **rules)
+    assert grid.pushed == 2 * 3
+    wanted = pooled_run(tmp_path, method, rules["sites"], seed=4)
+    assert arrays.same(outcome.state, wanted.state)
+    assert (outcome.history[0].bytes_up, outcome.history[0].bytes_down) == (wanted.bytes_up, wanted.bytes_down)
+    for site in rules["sites"]:
+        found = fs.load_model(tmp_path / site / "models" / f"{site}.safetensors")
+        assert arrays.same(found.arrays, wanted.models[site].arrays)
+    assert not list(tmp_path.glob(".fedsolve-*"))
+
+
+def test_an_answer_under_other_terms_is_asked_for_again(tmp_path: Path) -> None:
+    """A site that lacks a class answers early under terms of its own; it is asked once more, and nothing is lost."""
+    few = np.arange(60) % 2
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, b={"y": few}))
+    rules = keyed(grid, tmp_path)
+    outcome = served(grid, fs.FedHiP(), **rules)
+    assert grid.pushed == 2 * 3 + 1
+    wanted = pooled_run(tmp_path, fs.FedHiP(), rules["sites"], seed=4)
+    assert arrays.same(outcome.state, wanted.state)
+    found = fs.load_model(tmp_path / "ward-b" / "models" / "ward-b.safetensors")
+    assert arrays.same(found.arrays, wanted.models["ward-b"].arrays)
+
+
+def test_a_site_with_other_features_sends_no_statistics(tmp_path: Path) -> None:
+    nodes, sent = wards(tmp_path), []
+
+    def note(node: int, message: Any, reply: Any) -> Any:
+        sent.append((node, "body" in reply.content))
+        return reply
+
+    nodes[999]["features"] = "random:20,tanh,1"
+    grid = InProcessGrid(make_client_app(), nodes, note)
+    rules = keyed(grid, tmp_path)
+    scratch = rules.pop("scratch")
+    with pytest.raises(DataError, match=r"site 'ward-b' has other features.*random:20,tanh,1 here, random:20,relu,1"):
+        serve(grid, Job("afl", features="random:20,relu,1"), Rules(**QUICK, **rules), print, scratch=scratch)
+    assert dict(sent) == {1000: True, 999: False, 998: True}
+
+
+def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, said = wards(tmp_path), []
+    grid = InProcessGrid(make_client_app(), nodes)
+    rules = keyed(grid, tmp_path)
+    nodes[998]["data"] = str(tmp_path / "nothing.npz")
+    served(grid := _regrid(grid, nodes), fs.AFL(), said, **rules, wait=0.5)
+    assert any("starting without ward-c" in line and "there is no file" in line for line in said)
+    nodes[999]["client"] = "ward-a"
+    with pytest.raises(DataError, match="a node with another key says that it is site 'ward-a'"):
+        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
+    del nodes[999], nodes[998]
+    with pytest.raises(DataError, match=r"1 of 3 expected sites are there after \d+ s, without ward-b, ward-c"):
+        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
+    monkeypatch.setattr(sites, "VERSION", "0.0.9")
+    with pytest.raises(DataError, match=r"site 'ward-a' is refused: it has fedsolve 0.0.9, the server"):
+        served(_regrid(grid, nodes), fs.AFL(), **rules)
+
+
+def test_if_all_sites_fail_at_once_the_operator_is_told_why(tmp_path: Path) -> None:
+    def broken(node: int, message: Any, reply: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    grid = InProcessGrid(make_client_app(), wards(tmp_path), broken)
+    with pytest.raises(DataError, match=r"0 of 3 expected sites are there.*ward-a: it raised .*out of order"):
+        served(grid, fs.AFL(), **keyed(grid, tmp_path))
+
+
+def _regrid(grid: InProcessGrid, nodes: dict[int, dict[str, str]]) -> InProcessGrid:
+    """The same keys with other nodes."""
+    changed = InProcessGrid(make_client_app(), nodes)
+    changed.keys = {node: grid.keys[node] for node in nodes}
+    return changed
+
+
+def test_early_answers_keep_to_the_window_and_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a few unanswered questions, and past the limit of the disk a site is only asked for its name."""
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, 8))
+    rules = keyed(grid, tmp_path)
+    monkeypatch.setattr(flower, "IN_FLIGHT", 1)
+    outcome = served(grid, fs.AFL(), **rules)
+    assert grid.most == flower.WINDOW[0]
+    assert grid.pushed == 2 * 8
+    monkeypatch.setattr(flower, "SPOOL", 1)
+    again = InProcessGrid(make_client_app(), grid.nodes)
+    again.keys = grid.keys
+    assert arrays.same(served(again, fs.AFL(), **rules).state, outcome.state)
+    assert 2 * 8 < again.pushed <= 3 * 8
 
 
 def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path: Path) -> None:
     nodes = wards(tmp_path, 4)
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
-    met, told = meet(grid, job, rules, print)
+    met, told, _ = meet(grid, job, rules, print)
     task, terms = sites.agree(told, job)
     gone = grid.nodes.pop(999)
     transport = flower.FlowerTransport(grid, met, job, terms, task, 60.0)
@@ -394,13 +518,18 @@ def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
         "rules": json.dumps(rules),
         "out": str(tmp_path / "out"),
         "status": str(tmp_path / "status.json"),
+        "ledger": str(tmp_path / "fed.db"),
     }
-    app = flower.make_server_app()
+    app = deploy.make_server_app()
     app(grid, Context(7, 0, {}, RecordDict(), config))
     assert json.loads((tmp_path / "status.json").read_text()) == {"out": str(tmp_path / "out")}
     result = fs.Result.load(tmp_path / "out")
     assert set(result.clients) == {"ward-a", "ward-b", "ward-c"}
     assert result.settings["runtime"] == "flower"
+    with Ledger(tmp_path / "fed.db") as ledger:
+        assert [member.client for member in ledger.members()] == ["ward-a", "ward-b", "ward-c"]
+        solved = ledger.solve().message
+    np.testing.assert_allclose(solved["weight"], result.state["weight"], rtol=1e-12)
     assert [path.name for path in (tmp_path / "out" / "models").iterdir()] == ["global.safetensors"]
     config["rules"] = json.dumps({**rules, "sites": ["ward-z", "ward-y"], "wait": 0.2})
     app(grid, Context(7, 0, {}, RecordDict(), config))

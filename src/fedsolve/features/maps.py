@@ -268,7 +268,12 @@ def space(features: FeatureMap, inputs: tuple[int, ...]) -> int:
 
 def described(features: FeatureMap, inputs: tuple[int, ...]) -> str:
     """A feature space in words: equal words, equal spaces."""
-    return f"{features.identity} of {inputs}"
+    return in_words(features.identity, inputs)
+
+
+def in_words(identity: str, inputs: tuple[int, ...]) -> str:
+    """The same, where the map itself is elsewhere."""
+    return f"{identity} of {inputs}"
 
 
 def difference(mine: str, theirs: str) -> str:

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -208,6 +208,15 @@ class Ledger:
             ledger.close()
             raise DataError(f"this run cannot contribute to {path}: {refused}")
         return ledger
+
+    @classmethod
+    @contextmanager
+    def keeping(
+        cls, path: str | Path, method: Method, task: Task, *, seed: int = 0
+    ) -> Iterator[Callable[[str, Arrays], object]]:
+        """What puts each reply of such a run, given with its client, into the ledger of a file."""
+        with cls.join(path, method, task, seed=seed) as ledger:
+            yield lambda client, reply: ledger.add(Contribution.of(client, reply))
 
     def __enter__(self) -> Ledger:
         return self

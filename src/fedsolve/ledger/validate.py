@@ -24,7 +24,6 @@ from fedsolve.errors import DataError
 from fedsolve.ledger.terms import Terms
 from fedsolve.moments import Moments
 
-SEMIDEFINITE = 1e-9  # how negative an eigenvalue may be at unit diagonal: rounding in the sums is well below it
 EXPLAINED = 1e-4  # share by which rounding may let samples explain more than there is
 EXACT = 1e-9  # share by which rounding may part what is equal
 MOST_SAMPLES = 2**40
@@ -61,11 +60,8 @@ def examine(terms: Terms, arrays: Arrays) -> Finding:
         raise DataError(f"the squares of feature {int(diagonal.argmin())} sum to {diagonal.min():.3g}")
     counts = None if terms.ones is None else _ones(moments, terms.ones)
     _bounds(terms, moments, diagonal, counts)
-    factor = _factor(moments, diagonal)
-    if factor is None:
-        raise DataError("its F'F is not positive semi-definite: no samples have these moments")
     present = (moments.cross != 0).any(axis=0)
-    _explained(moments, factor, counts, present)
+    _explained(moments, moments.factor(), counts, present)
     return Finding(count, int(present.sum()))
 
 
@@ -101,18 +97,6 @@ def _bounds(terms: Terms, moments: Moments, diagonal: Float, counts: Float | Non
             raise DataError(f"its class sums are longer than samples within the declared bound {terms.bound:g} allow")
     if not (np.square(sums) <= (1 + EXPLAINED) * squares[:, None] * per_class).all():
         raise DataError("its F'Y is larger than its F'F and its counts allow")
-
-
-def _factor(moments: Moments, diagonal: Float) -> Float | None:
-    """The factor of F'F with a trifle on the diagonal, relative to it; None where that is not positive definite.
-
-    A feature that is always zero gets next to nothing, so that an entry beside a zero diagonal shows.
-    """
-    raised = moments.lower()
-    smallest = diagonal[diagonal > 0].min(initial=np.inf)
-    trifle = SEMIDEFINITE**2 * (smallest if np.isfinite(smallest) else 1.0)
-    raised[np.diag_indices_from(raised)] = np.where(diagonal > 0, (1 + SEMIDEFINITE) * diagonal, trifle)
-    return raised if blas.factorise(raised) else None
 
 
 def _explained(moments: Moments, factor: Float, counts: Float | None, present: NDArray[np.bool_]) -> None:

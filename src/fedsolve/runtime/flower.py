@@ -2,7 +2,9 @@
 
 Two kinds of message: "query.hello", to which a site answers with its name and what its data look like, and
 "query.request", which carries a `loop.Request` and the terms that all sites agreed on. Nothing else is kept between
-messages: Flower starts a new process for each.
+messages: Flower starts a new process for each, which takes seconds. Hence the hello of a method with one round carries
+its first message, and a site answers the first request with it, as if all sites had data like its own. Where that turns
+out to be so, the answer counts; where not, the site is asked again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,14 +27,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import codec, parameters
+from fedsolve.arrays import Arrays, same
 from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation, Task
 from fedsolve.errors import DataError, FedsolveError
+from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.moments import Moments
 from fedsolve.result import Result, Seconds
+from fedsolve.rng import derive
 from fedsolve.runtime.inprocess import cores
-from fedsolve.runtime.loop import Failure, Inbox, Outcome, Progress, Tick, drive
+from fedsolve.runtime.loop import Failure, Inbox, Keep, Outcome, Progress, Tick, drive
 from fedsolve.runtime.sites import (
     VERSION,
     Description,
@@ -42,8 +49,11 @@ from fedsolve.runtime.sites import (
     SplitSite,
     Terms,
     agree,
+    assumption,
     forget,
     from_text,
+    opening,
+    own_terms,
     respond,
     to_text,
 )
@@ -53,8 +63,10 @@ IN_FLIGHT = 256_000_000  # bytes that may lie at the SuperLink at once, about
 WINDOW = (4, 64)  # messages in flight, at least and at most, whatever their size
 POLL = (0.05, 1.0)  # seconds between two looks for an answer, at first and at most
 GRACE = 600.0  # seconds that an answer is kept beyond its time, until its turn to be folded
+SPOOL = 4_000_000_000  # bytes of early answers that may wait on the server's disk
 AGAIN = 10.0  # seconds before a site that failed to say hello is asked once more
 Say = Callable[[str], None]
+Keeping = Callable[[Method, Task], AbstractContextManager[Keep]]  # who is told of the replies of such a run
 
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
 
@@ -85,7 +97,7 @@ def make_client_app(site_of: Callable[[Context], Site] | None = None) -> ClientA
 
     @app.query(HELLO)
     def hello(message: Message, context: Context) -> Message:
-        return _answered(message, context, lambda: _describe(find(context), message))
+        return _answered(message, context, lambda: _describe(find(context), message, _run(context)))
 
     @app.query(REQUEST)
     def request(message: Message, context: Context) -> Message:
@@ -94,21 +106,37 @@ def make_client_app(site_of: Callable[[Context], Site] | None = None) -> ClientA
     return app
 
 
-def _describe(site: Site, message: Message) -> RecordDict:
+def _describe(site: Site, message: Message, run: str) -> RecordDict:
     head = message.content.config_records["head"]
     version = str(head.get("version"))
     if version != VERSION:  # the rest of the message may be of another shape
         raise DataError(f"it has fedsolve {VERSION}, the server {version}; install the same everywhere")
     forget(site)
-    description = site.describe(from_text(Job, str(head["job"])))
-    return RecordDict({"head": ConfigRecord({"description": to_text(description)})})
+    job = from_text(Job, str(head["job"]))
+    description = site.describe(job)
+    told = {"description": to_text(description)}
+    wanted = maps.in_words(str(head.get("features", "")), description.inputs)
+    if "body" not in message.content or description.space != wanted:  # with other features it says no more than that
+        return RecordDict({"head": ConfigRecord(dict(told))})
+    terms = own_terms(description)
+    request = opening(job, description.space, codec.decode(_unpacked(message.content)))
+    told["assumed"] = assumption(terms, request)
+    try:
+        answer = respond(site, job, terms, request, run)
+    except (FedsolveError, OSError) as error:
+        return RecordDict({"head": ConfigRecord({**told, "failed": str(error)})})
+    return RecordDict({"head": ConfigRecord(dict(told)), "body": _packed(answer)})
+
+
+def _run(context: Context) -> str:
+    return f"{context.run_id:x}"
 
 
 def _respond(site: Site, message: Message, context: Context) -> RecordDict:
     head = message.content.config_records["head"]
     job, terms = from_text(Job, str(head["job"])), from_text(Terms, str(head["terms"]))
     data = _unpacked(message.content)
-    return RecordDict({"body": _packed(respond(site, job, terms, data, f"{context.run_id:x}"))})
+    return RecordDict({"body": _packed(respond(site, job, terms, data, _run(context)))})
 
 
 def _answered(message: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
@@ -126,12 +154,21 @@ def _answered(message: Message, context: Context, work: Callable[[], RecordDict]
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """The answer to a first request that came with a hello."""
+
+    assumed: str  # the digest of the terms and the request that it answers
+    path: Path  # where it waits for its turn
+
+
+@dataclass(frozen=True, slots=True)
 class _Sent:
-    """A message on its way; no identity means that it could not be sent."""
+    """A message on its way; no identity means that it could not be sent, or that the answer is already there."""
 
     client: str
     identity: str | None
     deadline: float
+    early: Early | Failure | None = None
 
 
 class FlowerTransport:
@@ -141,8 +178,18 @@ class FlowerTransport:
     its turn lies at the SuperLink, so the window bounds its memory; the server holds one answer at a time.
     """
 
-    def __init__(self, grid: Grid, nodes: Mapping[str, int], job: Job, terms: Terms, task: Task, timeout: float):
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Mapping[str, int],
+        job: Job,
+        terms: Terms,
+        task: Task,
+        timeout: float,
+        early: Mapping[str, Early | Failure] | None = None,
+    ):
         self._grid, self._nodes, self._timeout = grid, dict(nodes), timeout
+        self._terms, self._early = terms, dict(early or {})
         self._head = {"job": to_text(job), "terms": to_text(terms)}
         self._largest = 4 * task.width**2  # bytes of an answer: half a Gram matrix, until one is there
         self._measured = False
@@ -171,13 +218,16 @@ class FlowerTransport:
         self._last = None
         while flight:
             settle()
+        self._early.clear()
 
     def _window(self, request: int) -> int:
-        low, high = WINDOW
-        return max(low, min(high, IN_FLIGHT // max(self._largest, request, 1)))
+        return _window(max(self._largest, request))
 
     def _send(self, client: str, data: Bytes, there: set[int]) -> _Sent:
         deadline = time.monotonic() + self._timeout
+        early = self._early.pop(client, None)
+        if isinstance(early, Failure) or (early and early.assumed == assumption(self._terms, data)):
+            return _Sent(client, None, deadline, early)
         if self._nodes[client] not in there:
             return _Sent(client, None, deadline)
         if self._last is None or self._last[0] is not data:
@@ -188,6 +238,12 @@ class FlowerTransport:
         return _Sent(client, next(iter(self._grid.push_messages([message])), None), deadline)
 
     def _wait(self, sent: _Sent) -> Bytes | Failure:
+        if isinstance(sent.early, Failure):
+            return sent.early
+        if sent.early:
+            data = sent.early.path.read_bytes()
+            sent.early.path.unlink()
+            return data
         if sent.identity is None:
             return Failure("its node is not connected")
         pause, longest = POLL
@@ -213,6 +269,12 @@ class FlowerTransport:
         return data
 
 
+def _window(largest: int) -> int:
+    """How many messages may be in flight, by the bytes of the largest."""
+    low, high = WINDOW
+    return max(low, min(high, IN_FLIGHT // max(largest, 1)))
+
+
 def _failure(reply: Message, timeout: float) -> str:
     """Why a reply is none, in words; nothing where it is one."""
     if not reply.has_error():
@@ -235,81 +297,172 @@ def _failure(reply: Message, timeout: float) -> str:
 class _Guest:
     """A node that was asked for its name."""
 
+    key: str
     identity: str | None = None  # of the question
     description: Description | None = None
-    name: str = ""
+    name: str = ""  # as it says, or as its key says
     reason: str = ""  # why it could not answer
     version: str = VERSION
     asked: float = 0.0
+    early: Early | Failure | None = None  # what it answered to the first request
+
+    def why(self) -> str:
+        """Why it has no description, where it failed to give one."""
+        return self.reason or (self.early.reason if isinstance(self.early, Failure) and not self.description else "")
 
 
-def meet(grid: Grid, job: Job, rules: Rules, say: Say) -> tuple[dict[str, int], dict[str, Description]]:
+@dataclass(frozen=True)
+class Opening:
+    """A first request that travels with the hello, to nodes that are known by their keys."""
+
+    message: Arrays
+    features: str  # the identity of the server's feature map
+    folder: Path  # where early answers wait
+
+    @classmethod
+    def of(cls, method: Method, job: Job, rules: Rules, folder: Path) -> Opening | None:
+        """Where the method has one round, begins with the same message whatever the task, and all sites have keys."""
+        known = bool(rules.sites) and all(name in rules.keys for name in rules.sites)
+        if method.rounds > 1 or method.processes or not known or rules.participation < 1:
+            return None
+        tasks = (Task(2, (3,)), Task(3, (5,)))
+        first, second = (
+            method.message(method.init_server(task, derive(job.seed, "server")), rules.sites[0]) for task in tasks
+        )
+        return cls(first, maps.parse(job.features).identity, folder) if same(first, second) else None
+
+
+def meet(
+    grid: Grid, job: Job, rules: Rules, say: Say, opening: Opening | None = None
+) -> tuple[dict[str, int], dict[str, Description], dict[str, Early | Failure]]:
     """Ask every node for its name and its data until all expected sites are there, or until the time is over.
 
     Nodes that are not expected are left alone. Two nodes with one name, another version of fedsolve, or another key
-    than the site's own stop the run.
+    than the site's own stop the run. With an `opening`, sites are asked the first request in the same breath; who
+    fails at that is there, but without a description.
     """
-    started, told = time.monotonic(), ""
-    guests: dict[int, _Guest] = {}
+    started, told, pause = time.monotonic(), "", POLL[0]
+    hall = _Hall(grid, job, rules, opening)
     least = min(rules.min_clients, len(rules.sites)) if rules.sites else rules.min_clients
     while True:
         now = time.monotonic()
-        keys = {node.node_id: node.public_key for node in grid.get_nodes()}
-        for node in set(guests) - set(keys):
-            del guests[node]  # it left before it answered
-        for node in keys:
-            guest = guests.setdefault(node, _Guest())
-            if guest.identity is None and not guest.description and (not guest.asked or now - guest.asked > AGAIN):
-                _greet(grid, node, guest, job, rules)
-        _listen(grid, guests)
-        found = _named(guests, keys, rules)
-        waiting = [guest for guest in guests.values() if guest.identity is not None]
-        missing = [name for name in rules.sites if name not in found]
-        over = now - started >= rules.wait
-        if (not missing and not waiting and len(found) >= least) or over:
+        hall.ask({node.node_id: node.public_key.decode(errors="replace").strip() for node in grid.get_nodes()})
+        heard = hall.listen()
+        found = _named(hall.guests, rules)
+        nodes = {name: node for name, (node, _) in found.items()}
+        nodes |= {guest.name: node for node, guest in hall.guests.items() if guest.early and not guest.description}
+        waiting = any(guest.identity is not None or not guest.asked for guest in hall.guests.values())
+        missing = [name for name in rules.sites if name not in nodes]
+        over = now - started >= rules.wait and not (opening and waiting)
+        if (not missing and not waiting and len(nodes) >= least) or over:
             break
-        line = f"{len(found)} sites are there" + (f", waiting for {', '.join(missing)}" if missing else "")
+        line = f"{len(nodes)} sites are there" + (f", waiting for {', '.join(missing)}" if missing else "")
         if line != told:
             say(line)
             told = line
-        time.sleep(POLL[1] if missing else POLL[0])
-    failed = {guest.name or f"node {node}": guest.reason for node, guest in guests.items() if guest.reason}
+        # Each look is a request a node to the SuperLink, which has better things to do.
+        pause = POLL[0] if heard else min(1.5 * pause, POLL[1])
+        time.sleep(pause)
+    failed = {guest.name or f"node {node}": guest.why() for node, guest in hall.guests.items() if guest.why()}
     reasons = "".join(f"; {name}: {reason}" for name, reason in sorted(failed.items()))
-    if len(found) < max(1, least):
+    if len(nodes) < max(1, least) or not found:
         wanted = f"{len(rules.sites)} expected" if rules.sites else f"{least} needed"
         absent = f", without {', '.join(missing)}" if missing else ""
         raise DataError(f"{len(found)} of {wanted} sites are there after {now - started:.0f} s{absent}{reasons}")
     if missing:
         say(f"starting without {', '.join(missing)}{reasons}")
-    return {name: node for name, (node, _) in found.items()}, {name: told for name, (_, told) in found.items()}
+    early = {name: answer for name, node in nodes.items() if (answer := hall.guests[node].early)}
+    return nodes, {name: told for name, (_, told) in found.items()}, early
 
 
-def _greet(grid: Grid, node: int, guest: _Guest, job: Job, rules: Rules) -> None:
-    head = ConfigRecord({"version": VERSION, "job": to_text(job)})
-    message = Message(RecordDict({"head": head}), node, f"query.{HELLO}", ttl=max(rules.wait, rules.timeout))
-    guest.identity, guest.asked = next(iter(grid.push_messages([message])), None), time.monotonic()
+class _Hall:
+    """Nodes on their way in: whom to ask when, and what they said."""
 
+    def __init__(self, grid: Grid, job: Job, rules: Rules, opening: Opening | None) -> None:
+        self.guests: dict[int, _Guest] = {}
+        self._names = {key.strip(): name for name, key in rules.keys.items() if name in rules.sites}
+        self._grid, self._rules, self._opening = grid, rules, opening
+        self._head = {"version": VERSION, "job": to_text(job)}
+        self._body = _packed(codec.encode(opening.message)) if opening else None
+        self._largest, self._kept = 0, 0  # bytes of an early answer, and of all that wait
 
-def _listen(grid: Grid, guests: Mapping[int, _Guest]) -> None:
-    open_questions = {guest.identity: guest for guest in guests.values() if guest.identity is not None}
-    if not open_questions:
-        return
-    for reply in grid.pull_messages(list(open_questions)):
-        guest = open_questions[reply.metadata.reply_to_message_id]
-        guest.identity, guest.reason = None, _failure(reply, 0)
-        if guest.reason:
+    def ask(self, keys: Mapping[int, str]) -> None:
+        """Greet who is new, and once more who could not answer; forget who left before more was asked of it."""
+        for node in set(self.guests) - set(keys):
+            guest = self.guests[node]
+            if self._opening and guest.identity is not None:
+                guest.identity, guest.early = None, Failure("its node went away")
+            elif not guest.early:
+                del self.guests[node]
+        for node, key in sorted(keys.items()):
+            if self._opening and key not in self._names:
+                continue
+            guest = self.guests.setdefault(node, _Guest(key, name=self._names.get(key, "") if self._opening else ""))
+            known = guest.description or guest.early or guest.identity is not None
+            if known or (guest.asked and time.monotonic() - guest.asked <= AGAIN):
+                continue
+            flight = sum(guest.identity is not None for guest in self.guests.values())
+            if self._opening and flight >= (_window(self._largest) if self._largest else WINDOW[0]):
+                return
+            self._greet(node, guest)
+
+    def _greet(self, node: int, guest: _Guest) -> None:
+        head, content = dict(self._head), RecordDict()
+        if self._opening and self._body is not None and self._kept < SPOOL:
+            head["features"], content["body"] = self._opening.features, self._body
+        content["head"] = ConfigRecord(dict(head))
+        patience = max(self._rules.wait, self._rules.timeout)
+        message = Message(content, node, f"query.{HELLO}", ttl=patience)
+        guest.identity, guest.asked = next(iter(self._grid.push_messages([message])), None), time.monotonic()
+
+    def listen(self) -> bool:
+        """Take in who has answered, and say whether anybody has; one at a time where answers may be large."""
+        asked = {guest.identity: node for node, guest in self.guests.items() if guest.identity is not None}
+        heard = False
+        for identities in [[identity] for identity in asked] if self._opening else [list(asked)] if asked else []:
+            for reply in self._grid.pull_messages(identities):
+                node = asked[reply.metadata.reply_to_message_id]
+                self.guests[node].identity, heard = None, True
+                self._hear(node, self.guests[node], reply)
+        for guest in self.guests.values() if self._opening else ():
+            if guest.identity is not None and time.monotonic() - guest.asked >= self._rules.timeout:
+                guest.identity, guest.early = None, Failure(f"no answer within {self._rules.timeout:g} s")
+        return heard
+
+    def _hear(self, node: int, guest: _Guest, reply: Message) -> None:
+        guest.reason = _failure(reply, self._rules.timeout)
+        if guest.reason and reply.has_error() and self._opening:
+            guest.early, guest.reason = Failure(guest.reason), ""
+        elif guest.reason:
             failure = None if reply.has_error() else reply.content.config_records.get("failure")
             if failure:
                 guest.name, guest.version = str(failure.get("client", "")), str(failure.get("version", ""))
-            continue
-        try:
-            guest.description = from_text(Description, str(reply.content.config_records["head"]["description"]))
+        else:
+            try:
+                head = reply.content.config_records["head"]
+                guest.description = from_text(Description, str(head["description"]))
+            except (KeyError, DataError) as error:
+                guest.reason = f"its hello cannot be read: {error}"
+                return
             guest.name, guest.version = guest.description.name, guest.description.version
-        except (KeyError, DataError) as error:
-            guest.reason = f"its hello cannot be read: {error}"
+            if "failed" in head:
+                guest.early = Failure(str(head["failed"]))
+            elif self._opening and "assumed" in head:
+                path = self._opening.folder / f"{node}.safetensors"
+                guest.early = self._keep(path, str(head["assumed"]), reply.content)
+
+    def _keep(self, path: Path, assumed: str, content: RecordDict) -> Early | Failure:
+        """Put an early answer aside."""
+        try:
+            data = _unpacked(content)
+        except DataError as error:
+            return Failure(str(error))
+        path.write_bytes(data)
+        self._largest, self._kept = max(self._largest, len(data)), self._kept + len(data)
+        return Early(assumed, path)
 
 
-def _named(guests: Mapping[int, _Guest], keys: Mapping[int, bytes], rules: Rules) -> dict[str, tuple[int, Description]]:
+def _named(guests: Mapping[int, _Guest], rules: Rules) -> dict[str, tuple[int, Description]]:
     """The expected sites that answered, by name."""
     found: dict[str, tuple[int, Description]] = {}
     for node, guest in sorted(guests.items()):
@@ -320,7 +473,7 @@ def _named(guests: Mapping[int, _Guest], keys: Mapping[int, bytes], rules: Rules
             raise DataError(f"site {guest.name!r} is refused: {reason}")
         if guest.description is None:
             continue
-        if guest.name in rules.keys and keys[node].decode(errors="replace").strip() != rules.keys[guest.name].strip():
+        if guest.name in rules.keys and guest.key != rules.keys[guest.name].strip():
             raise DataError(f"a node with another key says that it is site {guest.name!r}; it is refused")
         if guest.name in found:
             raise DataError(f"two nodes say that they are site {guest.name!r}; give each site a name of its own")
@@ -329,45 +482,72 @@ def _named(guests: Mapping[int, _Guest], keys: Mapping[int, bytes], rules: Rules
 
 
 def serve(
-    grid: Grid, job: Job, rules: Rules, say: Say, progress: Progress | None = None
+    grid: Grid,
+    job: Job,
+    rules: Rules,
+    say: Say,
+    progress: Progress | None = None,
+    *,
+    scratch: Path | None = None,
+    keeping: Keeping | None = None,
 ) -> tuple[Outcome, Task, Method]:
-    """The whole server side: meet the sites, agree on the task, run the method on whoever stays."""
-    method = job.create()
-    nodes, descriptions = meet(grid, job, rules, say)
-    task, terms = agree(descriptions, job)
-    samples = sum(site.samples for site in descriptions.values())
-    say(f"{len(nodes)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
-    if method.rounds > 1:
-        say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
-    outcome = drive(
-        method,
-        task,
-        FlowerTransport(grid, nodes, job, terms, task, rules.timeout),
-        seed=job.seed,
-        participation=rules.participation,
-        tolerate=True,
-        min_clients=min(rules.min_clients, len(nodes)) if not rules.sites else min(rules.min_clients, len(rules.sites)),
-        progress=progress,
-        evaluate_every=rules.evaluate_every or method.rounds,
-    )
-    for name, reason in sorted(outcome.failed.items()):
-        say(f"left out: {name}: {reason}")
+    """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
+
+    Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
+    """
+    with ExitStack() as stack:
+        method, opening = job.create(), None
+        if scratch is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
+            opening = Opening.of(method, job, rules, Path(folder))
+        nodes, descriptions, early = meet(grid, job, rules, say, opening)
+        task, terms = agree(descriptions, job)
+        samples = sum(site.samples for site in descriptions.values())
+        say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
+        if method.rounds > 1:
+            say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
+        keep = stack.enter_context(keeping(method, task)) if keeping else None
+        outcome = drive(
+            method,
+            task,
+            FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
+            seed=job.seed,
+            participation=rules.participation,
+            tolerate=True,
+            min_clients=min(rules.min_clients, len(rules.sites or nodes)),
+            progress=progress,
+            evaluate_every=rules.evaluate_every or method.rounds,
+            on_reply=partial(_examined, keep),
+        )
+        for name, reason in sorted(outcome.failed.items()):
+            say(f"left out: {name}: {reason}")
     return outcome, task, method
 
 
-def make_server_app(act: Callable[[Grid, Context], None] | None = None) -> ServerApp:
-    """The server app. By default the run's configuration says what to do, and the result is written to a folder."""
+def _examined(on_reply: Keep | None, client: str, reply: Arrays) -> None:
+    """Refuse moments that no samples have; sums of anything else are the method's affair."""
+    if Moments.are(reply):
+        Moments.from_arrays(reply).factor()
+    if on_reply:
+        on_reply(client, reply)
+
+
+def make_server_app(act: Callable[[Grid, Context], None]) -> ServerApp:
+    """The server app; `act` is what it does."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        (act or _deployed)(grid, context)
+        act(grid, context)
 
     return app
 
 
-def _deployed(grid: Grid, context: Context) -> None:
-    """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file."""
+def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
+    """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file.
+
+    `keeps` says who is told of the replies under such settings.
+    """
     config = context.run_config
     status = Path(str(config["status"]))
     try:
@@ -375,10 +555,13 @@ def _deployed(grid: Grid, context: Context) -> None:
         found = json.loads(str(config["rules"]))
         rules = Rules(**{**found, "sites": tuple(found["sites"])})
         started = time.perf_counter()
-        outcome, task, method = serve(grid, job, rules, _log.info, _reporter())
+        out = Path(str(config["out"]))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        keeping = keeps(config, job)
+        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent, keeping=keeping)
         result = _result(outcome, task, method, job, rules, time.perf_counter() - started)
-        result.save(str(config["out"]))
-        told = {"out": str(config["out"])}
+        result.save(out)
+        told = {"out": str(out)}
     except FedsolveError as error:
         _log.error("fedsolve: %s", error)
         told = {"error": str(error)}
@@ -440,11 +623,13 @@ def simulate(
     participation: float = 1.0,
     evaluate_every: int = 1,
     progress: Progress | None = None,
+    on_reply: Keep | None = None,
     engine: Callable[[ServerApp, ClientApp, int], None] | None = None,
 ) -> Result:
     """A method on a federation through Flower's apps, on its simulation engine: worker processes of Ray.
 
-    `load` makes the federation; each worker calls it once. `engine` runs the two apps with that many nodes.
+    `load` makes the federation; each worker calls it once. `on_reply` is called with each client and its reply.
+    `engine` runs the two apps with that many nodes.
     """
     started = time.perf_counter()
     federation = load()
@@ -455,7 +640,8 @@ def simulate(
 
     def act(grid: Grid, context: Context) -> None:
         try:
-            found.append(serve(grid, job, rules, lambda line: None, progress))
+            keeping = (lambda method, task: nullcontext(on_reply)) if on_reply else None
+            found.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping))
         except FedsolveError as error:
             errors.append(error)
 

@@ -6,6 +6,7 @@ which site differs and in what. A site has no other memory than its folder: each
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -143,7 +144,7 @@ def agree(descriptions: Mapping[str, Description], job: Job) -> tuple[Task, Term
     for site in every:
         if site.space != wanted:
             words = maps.difference(site.space, wanted)
-            raise DataError(f"site {site.name!r} has other features than the rest: {words}; nothing was computed")
+            raise DataError(f"site {site.name!r} has other features than the rest: {words}; nothing was added up")
     texts = [site.name for site in every if site.class_names]
     numbers = [site.name for site in every if not site.class_names]
     if texts and numbers:
@@ -158,6 +159,11 @@ def agree(descriptions: Mapping[str, Description], job: Job) -> tuple[Task, Term
             raise DataError(f"the columns of site {site.name!r} are not those of the rest: {', '.join(odd[:5])} differ")
     terms = Terms(len(class_names) or max(site.classes for site in every), class_names, inputs, columns)
     return Task(terms.classes, inputs, features, class_names, columns), terms
+
+
+def own_terms(site: Description) -> Terms:
+    """What would be agreed on if all sites were like this one."""
+    return Terms(site.classes, site.class_names, site.inputs, site.feature_names)
 
 
 # --- a site with data of its own ---
@@ -277,11 +283,22 @@ class SplitSite:
 # --- what a site does ---
 
 
+def opening(job: Job, space: str, message: Arrays) -> Bytes:
+    """The first request of a run."""
+    return Request("update", 1, job.seed, space, message).write()
+
+
+def assumption(terms: Terms, request: Bytes) -> str:
+    """The digest of what an answer depends on, beside the job and the site's data."""
+    return hashlib.sha256(to_text(terms).encode() + b"\0" + request).hexdigest()
+
+
 def respond(site: Site, job: Job, terms: Terms, data: Bytes, run: str) -> Bytes:
     """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it."""
     method, request = job.create(), Request.read(data)
     task, client = site.client(job, terms)
-    memory = _recall(site, run)
+    # The first update starts from nothing; what an answer under other terms left behind is no memory.
+    memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)
     memory, answer = handle(method, task, client, memory, request)
     model = take("model", memory)
     if request.kind == "evaluate":
