@@ -324,7 +324,7 @@ def test_without_test_data_accuracies_are_dashes_and_null(command: Command, tmp_
 
 def test_many_clients_show_the_worst_and_the_best(command: Command) -> None:
     done = command("run", "--no-alone", "--clients", "50")
-    assert sum(line.startswith("client-") for line in done.out.splitlines()) == cli.ROWS
+    assert sum(line.startswith("client-") for line in done.out.splitlines()) == cli.text.ROWS
     assert "(the 15 worst and best of 50 clients; all are in result.json)" in done.out
 
 
@@ -717,7 +717,7 @@ def test_checkpoints_that_cannot_be_are_refused(command: Command, options: tuple
 
 def test_a_line_for_each_round(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(cli, "PATIENCE", 0.0)
+    monkeypatch.setattr(cli.waiting, "PATIENCE", 0.0)
     found = command("run", *NETWORK, "--alone", "--eval-every", "2", "--out", "out")
     assert found.code == 0
     lines = [line for line in found.err.splitlines() if " of 4: " in line]

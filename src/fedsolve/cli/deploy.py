@@ -1,0 +1,119 @@
+"""`fedsolve deploy`: a federation across machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsolve.cli.given import assignments, share_of
+from fedsolve.cli.text import percent, size
+from fedsolve.errors import DataError
+
+if TYPE_CHECKING:
+    from fedsolve.result import Result
+
+
+app = typer.Typer(
+    help="A federation across machines, on Flower: files, a look at what is wrong, a run. See docs/deploy.md.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("init")
+def deploy_init_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    sites: Annotated[str, typer.Option(help="The names of the sites, as in ward-a,ward-b,ward-c.")],
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach the server.")],
+) -> None:
+    """Write a federation's files: server, sites, Flower app, trial certificates, key pairs, start scripts, proxy."""
+    from fedsolve import deploy
+
+    deploy.init(folder, [name.strip() for name in sites.split(",") if name.strip()], address)
+    typer.echo(
+        f"{folder}/server is the server's, {folder}/sites/NAME each site's; {folder}/README.txt says what is next"
+    )
+
+
+@app.command("check")
+def deploy_check_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The site's folder, as in trial/sites/ward-a.")],
+    features: Annotated[
+        str, typer.Option(help="Also try this feature map on the site's data.", show_default=False)
+    ] = "",
+) -> None:
+    """Say what is missing or wrong at a site: version, key, certificate, server, port, data, features, state."""
+    from fedsolve import deploy
+
+    wrong = 0
+    for finding in deploy.check(folder, features=features):
+        wrong += not finding.fine
+        typer.echo(f"{'ok   ' if finding.fine else 'WRONG'} {finding.what}: {finding.words}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("run")
+def deploy_run_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figures and the global model go.")],
+    method: Annotated[str, typer.Option(help="See `fedsolve methods`.")] = "fedhip",
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeat for more."),
+    ] = None,
+    features: Annotated[str, typer.Option(help="The feature map, the same at all sites.")] = "identity",
+    test: Annotated[str, typer.Option(help="The share of its data that each site tests on, or official.")] = "0.2",
+    seed: Annotated[int, typer.Option(help="Decides the sites' splits and all draws.")] = 0,
+    rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
+    participation: Annotated[float, typer.Option(help="Share of the sites that take part in a round.")] = 1.0,
+    min_clients: Annotated[int, typer.Option(help="The run stops when fewer sites answer.")] = 2,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the sites at the start.")] = 120.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer before a site is left out.")] = 1800.0,
+    eval_every: Annotated[
+        int, typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. It costs a message a site.")
+    ] = 0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also put every site's reply into this ledger; see `fedsolve ledger`.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
+    from fedsolve import deploy, parameters
+    from fedsolve.experiment import Settings, method_of
+    from fedsolve.result import Result, replaceable
+    from fedsolve.runtime.sites import Job, Rules
+
+    if out.exists() and not replaceable(out):
+        raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
+    made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
+    share = share_of(test)
+    job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)
+    rules = Rules((), min_clients, wait, timeout, participation, eval_every)
+    _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
+
+
+def _show_sites(result: Result, saved: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("site", "train", "test", "accuracy", "global", box=None, pad_edge=False)
+    for name, site in result.clients.items():
+        table.add_row(name, str(site.train), str(site.test), percent(site.accuracy), percent(site.shared))
+    console.print(table)
+    for name, reason in result.data.get("left_out", {}).items():
+        console.print(f"left out: {name}: {reason}", markup=False, soft_wrap=True)
+    console.print(
+        f"{result.rounds} round{'s' * (result.rounds != 1)}, {size(result.bytes_up)} up, "
+        f"{size(result.bytes_down)} down, {result.seconds.total:.1f} s; saved in {saved}",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print("each site's model is at the site, in its folder state/models", markup=False)

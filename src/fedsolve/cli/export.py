@@ -1,0 +1,29 @@
+"""`fedsolve export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
+    to: Annotated[str, typer.Option(help="onnx: one file from raw inputs to scores, for any runtime.")] = "onnx",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Default: beside the model, ending in .onnx.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a linear model, with its feature map and its backbone where that is ONNX, for programs without fedsolve.
+
+    Input "x" holds numbers, or pictures as bytes; outputs are "scores" and "label". In Python, fs.estimator(FILE) gives
+    a scikit-learn classifier.
+    """
+    from fedsolve.errors import unknown
+    from fedsolve.export import to_onnx
+
+    if to != "onnx":
+        raise unknown("format", to, ("onnx",))
+    typer.echo(f"written {to_onnx(model, out or model.with_suffix('.onnx'))}")

@@ -1,0 +1,276 @@
+"""`fedsolve ledger`: the durable record of a closed-form federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsolve.cli.given import assignments
+from fedsolve.cli.text import ROWS, size
+from fedsolve.cli.waiting import waiting
+from fedsolve.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from fedsolve.ledger.store import Answer
+
+
+app = typer.Typer(
+    name="ledger",
+    help="The durable record of a closed-form federation: late clients, exact removal, refusal of what cannot be.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+_LEDGER = typer.Argument(metavar="LEDGER", help="The file of the ledger.", show_default=False)
+_DATA = typer.Option(
+    metavar="DATA",
+    help="The site's data: a file, a folder of pictures, or any --data of `fedsolve run`. With a column `client`, the "
+    "client's own rows are taken.",
+    show_default=False,
+)
+_CLIENT = typer.Option(metavar="NAME", help="The name of the client.", show_default=False)
+_FEATURES = typer.Option(
+    help="Where the feature map's network is on this machine, as in onnx:FILE. Default: where the ledger says.",
+    show_default=False,
+)
+
+
+@app.command("create")
+def ledger_create(
+    path: Annotated[Path, _LEDGER],
+    method: Annotated[str, typer.Option(help="afl, fedhip, apfl or fedprior.")] = "fedhip",
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeat for more."),
+    ] = None,
+    like: Annotated[
+        str,
+        typer.Option(
+            metavar="DATA", help="Take classes, names and the shape of inputs from these data.", show_default=False
+        ),
+    ] = "",
+    classes: Annotated[int, typer.Option(help="How many classes, without --like.", show_default=False)] = 0,
+    inputs: Annotated[
+        str, typer.Option(metavar="SHAPE", help="The shape of an input, without --like: 64, or 28x28.")
+    ] = "",
+    features: Annotated[str, typer.Option(help="The feature map, as in `fedsolve run`.")] = "identity",
+    seed: Annotated[int, typer.Option(help="Decides what the method draws.")] = 0,
+    bound: Annotated[
+        float | None,
+        typer.Option(help="The length that no sample's features exceed; others are refused.", show_default=False),
+    ] = None,
+    total_only: Annotated[
+        bool,
+        typer.Option("--total-only", help="Keep no single contributions. Removal then takes the client's file again."),
+    ] = False,
+) -> None:
+    """Make a ledger that nobody is in yet."""
+    from fedsolve import methods
+    from fedsolve.ledger.site import stated_task, task_of
+    from fedsolve.ledger.store import Ledger
+
+    if bool(like) == bool(classes):
+        raise ParameterError("ledger create takes --like DATA, or --classes and --inputs")
+    task = task_of(like, features) if like else stated_task(classes, inputs, features)
+    chosen = methods.create(method, assignments(assign or []))
+    with Ledger.create(path, chosen, task, seed=seed, bound=bound, total_only=total_only) as ledger:
+        width, targets = ledger.terms.shape
+        typer.echo(f"{path}: {method}, {targets} classes, {width} features of {task.features}")
+        typer.echo(f"next: fedsolve ledger invite {path} --out invitation.safetensors, and send it to the sites")
+
+
+@app.command("invite")
+def ledger_invite(
+    path: Annotated[Path, _LEDGER],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file for the sites.", show_default=False)],
+) -> None:
+    """Write what a site needs to contribute: method, settings, classes, feature map. No data, no statistics."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        ledger.terms.save(out)
+    typer.echo(f"{out}: at a site, fedsolve ledger contribute {out} --data FILE --client NAME --out NAME.safetensors")
+
+
+@app.command("contribute")
+def ledger_contribute(
+    invitation: Annotated[Path, typer.Argument(metavar="INVITATION", show_default=False)],
+    data: Annotated[str, _DATA],
+    client: Annotated[str, _CLIENT],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The contribution, to be sent.", show_default=False)],
+    features: Annotated[str, _FEATURES] = "",
+) -> None:
+    """At a site: its statistics, in a file to be sent to the ledger."""
+    from fedsolve.ledger.site import contribute
+
+    with waiting(quiet=False) as (progress, _):
+        found = contribute(invitation, data, client, out, features=features, progress=progress)
+    typer.echo(f"{out}: {found.samples} samples of {found.classes} classes, {size(out.stat().st_size)}")
+
+
+@app.command("add")
+def ledger_add(
+    path: Annotated[Path, _LEDGER],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Contributions.", show_default=False)],
+) -> None:
+    """Take contributions in. One that cannot be is refused with the reason, and the others are taken."""
+    from fedsolve.ledger.store import Ledger
+
+    refused: list[Answer] = []
+    with Ledger(path) as ledger:
+        for answer in ledger.offer_files(files):
+            typer.echo(f"{answer.client}: {answer.event}" + (f", {answer.reason}" if answer.reason else ""))
+            refused += [answer] if answer.event == "rejected" else []
+    if refused:
+        raise DataError(f"{len(refused)} of {len(files)} refused; the reasons are in the journal of {path}")
+
+
+@app.command("list")
+def ledger_list(
+    path: Annotated[Path, _LEDGER],
+    journal: Annotated[bool, typer.Option("--journal", help="All that happened, refusals too.")] = False,
+) -> None:
+    """Show who is in, or all that happened."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedsolve.ledger.store import Ledger
+
+    console = Console(highlight=False)
+    with Ledger(path) as ledger:
+        if journal:
+            table = Table("when", "what", "client", "content", "why", box=None, pad_edge=False)
+            for event in ledger.journal():
+                table.add_row(event.at, event.event, escape(event.client), event.digest[:8], escape(event.reason))
+            console.print(table)
+            return
+        terms, members = ledger.terms, ledger.members()
+        rejected = sum(event.event == "rejected" for event in ledger.journal())
+        table = Table("client", "samples", "classes", "bytes", "came", "content", box=None, pad_edge=False)
+        for member in members:
+            cells = (str(member.samples), str(member.classes), size(member.bytes), member.at, member.digest[:8])
+            table.add_row(escape(member.client), *cells)
+    console.print(table)
+    kept = ", only the total is kept" if ledger.total_only else ""
+    samples = sum(member.samples for member in members)
+    console.print(
+        f"\n{terms.method.name}: {len(members)} clients, {samples} samples, {rejected} refused{kept}\n"
+        f"features: {terms.task.described}" + (f", at most {terms.bound:g} long" if terms.bound else ""),
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("remove")
+def ledger_remove(
+    path: Annotated[Path, _LEDGER],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False)],
+    contribution: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What it contributed, where only the total is kept.", show_default=False),
+    ] = None,
+) -> None:
+    """Take a client out, exactly: the model is then that of a federation that never had it."""
+    from fedsolve.ledger.contribution import load_contribution
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        given = load_contribution(contribution, ledger.terms) if contribution else None
+        if ledger.total_only and given is None:
+            raise DataError(
+                f"{path} keeps only the total: to take {client!r} out, its contribution is needed again; ask it for "
+                "the file and give it with --contribution FILE"
+            )
+        ledger.remove(client, given)
+        left = len(ledger.members())
+    typer.echo(f"{client} is out; {left} clients are in. Models made before still know it: solve again")
+
+
+@app.command("solve")
+def ledger_solve(
+    path: Annotated[Path, _LEDGER],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where model, state and message go.", show_default=False)],
+) -> None:
+    """Write the exact model of those who are in, and the message from which each site makes its own."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        solved = ledger.solve()
+    solved.save(out)
+    typer.echo(
+        f"{len(solved.digests)} clients, {solved.samples} samples: {out}/models/global.safetensors, state.safetensors"
+    )
+    typer.echo(f"for the sites: {out}/message.safetensors; there, fedsolve ledger personal message.safetensors ...")
+
+
+@app.command("personal")
+def ledger_personal(
+    message: Annotated[Path, typer.Argument(metavar="MESSAGE", help="From `ledger solve`.", show_default=False)],
+    data: Annotated[str, _DATA],
+    client: Annotated[str, _CLIENT],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The client's model.", show_default=False)],
+    contribution: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What it sent, if that was made on another machine.", show_default=False),
+    ] = None,
+    features: Annotated[str, _FEATURES] = "",
+) -> None:
+    """At a site: its own model, from its data and the federation's message."""
+    from fedsolve.ledger.site import personal
+
+    with waiting(quiet=False) as (progress, _):
+        made = personal(message, data, client, contribution=contribution, features=features, progress=progress)
+    made.model.save(out)
+    typer.echo(f"{out}: the model of {client}, whose data are {'' if made.counted else 'not '}in the federation's sum")
+
+
+@app.command("verify")
+def ledger_verify(path: Annotated[Path, _LEDGER]) -> None:
+    """Check the file, every contribution, and the total against the sum of its parts."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        found = ledger.verify()
+    if found.faults:
+        raise DataError(f"{path}: {'; '.join(found.faults)}")
+    drift = "only the total is kept: nothing to sum again" if found.drift is None else f"drift {found.drift:.1e}"
+    typer.echo(f"{path} is whole: {found.members} clients, {found.samples} samples, {drift}")
+
+
+@app.command("influence")
+def ledger_influence(
+    path: Annotated[Path, _LEDGER],
+    top: Annotated[int, typer.Option(help="How many clients to show.")] = ROWS,
+) -> None:
+    """Show what each client does to the predictions of all: who moves them, who harms, who does not fit."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedsolve.ledger.influence import SUSPECT
+    from fedsolve.ledger.store import Ledger
+
+    console = Console(highlight=False)
+    with Ledger(path) as ledger:
+        found = ledger.influence()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("client")
+    for head in ("samples", "moves", "harm", "misfit", "length", "suspicion"):
+        table.add_column(head, justify="right")
+    for each in found[:top]:
+        cells = (f"{each.moved:.3f}", f"{each.harm:+.2e}", f"{each.misfit:.3f}", f"{each.length:.2f}")
+        mark = f"[red]{each.suspicion:.1f}[/red]" if each.suspicion >= SUSPECT else f"{each.suspicion:.1f}"
+        table.add_row(escape(each.client), str(each.samples), *cells, mark)
+    console.print(table)
+    console.print(
+        "\nmoves: how far everybody's scores move without it. harm: how much less the others would err without it, on "
+        "data their model never saw (negative: it helps). misfit: its own error by the model of the others (1: they "
+        "know nothing of it; above: they contradict its labels). length: of its features, the median client's is 1. "
+        f"suspicion: how many spreads misfit or length lie from the median client's; from {SUSPECT:g} on, look closer. "
+        f"An honest client can be unusual, too. `fedsolve ledger remove {path} CLIENT` takes one out.",
+        markup=False,
+    )

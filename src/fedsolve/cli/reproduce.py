@@ -1,0 +1,73 @@
+"""`fedsolve reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsolve.cli.text import duration, run_in_short
+from fedsolve.cli.waiting import goes_on, waiting
+
+if TYPE_CHECKING:
+    from fedsolve.recipes import Recipe
+
+
+def reproduce_command(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="Which table, as in fedhip-2, or all of them: all. Without: the list.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="here: what two cores do in a quarter of an hour; paper: the paper's own settings.")
+    ] = "here",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where runs and tables go; with all, a folder a table in it. Default: runs/RECIPE-SCALE.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a results table of a paper and put the paper's figures beside ours. What is done already is not done again.
+
+    Data are looked for in the folder that FEDSOLVE_DATA names. What is missing is said first, and all else is run.
+    """
+    from fedsolve import recipes
+
+    if recipe is None:
+        for name, title in recipes.summaries():
+            typer.echo(f"{name:<12} {title}")
+        return
+    wanted = recipes.chosen(recipe, scale)
+    place = out or Path("runs") / f"{recipe}-{scale}"
+    place.mkdir(parents=True, exist_ok=True)
+    _say_what_is_lacking(wanted)
+
+    def told(method: str, seed: int, found: Any, done: int, total: int, left: float) -> None:
+        said = f"failed: {found}" if isinstance(found, str) else run_in_short(found)
+        rest = f", about {duration(left)} left" if done < total else ""
+        typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}{rest}", err=True)
+
+    with goes_on(), waiting(quiet=False) as (progress, _):
+        for number, each in enumerate(wanted, 1):
+            if recipe == recipes.ALL:
+                typer.echo(f"table {number} of {len(wanted)}: {each.name}", err=True)
+            own = place / each.name if recipe == recipes.ALL else place
+            typer.echo(recipes.reproduce(each, own, told, progress, place / "runs").markdown())
+            typer.echo(f"saved in {own}: table.md, table.json; runs in {place / 'runs'}", err=True)
+
+
+def _say_what_is_lacking(wanted: list[Recipe]) -> None:
+    """Once for all tables, before anything runs."""
+    from fedsolve import recipes
+
+    needed: dict[str, int] = {}
+    for each in wanted:
+        for reason, count in recipes.lacking(each).items():
+            needed[reason] = needed.get(reason, 0) + count
+    total = sum(len(recipes.distinct(each)) for each in wanted)
+    for reason, count in needed.items():
+        typer.echo(f"{reason}. {count} of {total} runs need it and are left out.", err=True)

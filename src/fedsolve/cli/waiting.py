@@ -1,0 +1,86 @@
+"""What is shown while somebody waits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedsolve.cli.text import duration, percent, size
+
+if TYPE_CHECKING:
+    from fedsolve.result import Round
+    from fedsolve.runtime.loop import Progress, Report
+
+PATIENCE = 2.0  # seconds before progress is shown
+
+
+@contextmanager
+def waiting(quiet: bool) -> Iterator[tuple[Progress | None, Report | None]]:
+    """A bar on a terminal, a line now and then in a log; neither before there is something to wait for.
+
+    And a line for each round, of methods that take several.
+    """
+    if quiet:
+        yield None, None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    started = time.monotonic()
+    bar = Bar(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    )
+    terminal, task, last = sys.stdout.isatty(), bar.add_task("", visible=False), started
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - started < PATIENCE:
+            return
+        if terminal:
+            bar.start()
+            bar.update(task, description=what, completed=done, total=total, visible=True)
+        elif now - last >= 5 * PATIENCE:
+            last = now
+            typer.echo(f"{what}: {done} of {total}, {now - started:.0f} s", err=True)
+
+    def over(line: Round, rounds: int) -> None:
+        nonlocal last
+        if rounds == 1 or time.monotonic() - started < PATIENCE:
+            return
+        last = time.monotonic()
+        text = _round_line(line, rounds)
+        if terminal:
+            bar.console.print(text, highlight=False)
+        else:
+            typer.echo(text, err=True)
+
+    try:
+        yield report, over
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextmanager
+def goes_on() -> Iterator[None]:
+    """Ctrl-C loses the run at hand alone: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop = SystemExit(130)
+        stop.add_note("the same command goes on with the run that was stopped")
+        raise stop from None
+
+
+def _round_line(line: Round, rounds: int) -> str:
+    parts = [f"accuracy {percent(line.accuracy)}"] * (line.accuracy is not None)
+    parts += [] if line.loss is None else [f"loss {line.loss:.4f}"]
+    parts += [f"{line.seconds:.1f} s", f"{size(line.bytes_up)} up", f"{size(line.bytes_down)} down"]
+    parts += [f"{duration(line.seconds * (rounds - line.round))} left"]
+    return f"round {line.round} of {rounds}: {', '.join(parts)}"
