@@ -39,7 +39,7 @@ PSEUDOCOUNTS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # samples that the 
 STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 7).tolist())
 STEPS = (1.0, 3.0, 10.0, 30.0)  # how far along the correction, beside 0: none
 PARTS = 8  # mixtures of the three fits are in steps of an eighth
-_SENT = ("factor", "class_sums", "class_counts", "weight", "intercept")
+_SENT = ("factor", "cross", "weight", "intercept")
 
 
 @dataclass(frozen=True)
@@ -126,28 +126,38 @@ class Knowledge:
     """What sums with a column of ones say about classes, decomposed once for all clients."""
 
     factor: Float  # L, packed: L L' is the scatter within classes, sum over samples, plus a multiple of the identity
-    sums: Float  # of the samples of each class, features x classes
-    counts: Float  # how many samples each class has
+    cross: Float  # F'Y: below the sums of the samples of each class, how many they are
+
+    @property
+    def sums(self) -> Float:
+        """Of the samples of each class, features x classes."""
+        return self.cross[:-1]
+
+    @property
+    def counts(self) -> Float:
+        """How many samples each class has."""
+        counts: Float = self.cross[-1]
+        return counts
 
     @classmethod
     def of(cls, moments: Moments, shrink: float) -> Knowledge:
         """The identity counts for `shrink` of the mean variance within classes."""
-        sums, counts = np.ascontiguousarray(moments.cross[:-1]), np.array(moments.cross[-1])
+        sums, counts = moments.cross[:-1], moments.cross[-1]
         means = sums / np.maximum(counts, 1.0)
         within = np.asfortranarray(moments.lower()[:-1, :-1])
         within -= np.tril((means * counts) @ means.T)
         spread = float(np.trace(within)) / len(within)
         within[np.diag_indices_from(within)] += shrink * spread if spread > 0 else 1.0
-        return cls(blas.pack(_factor(within, spread)), sums, counts)
+        return cls(blas.pack(_factor(within, spread)), moments.cross)
 
     def arrays(self) -> dict[str, Array]:
         """As they travel."""
-        return {"factor": self.factor, "class_sums": self.sums, "class_counts": self.counts}
+        return {"factor": self.factor, "cross": self.cross}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Knowledge:
         """The inverse of `arrays`."""
-        return cls(arrays["factor"], arrays["class_sums"], arrays["class_counts"])
+        return cls(arrays["factor"], arrays["cross"])
 
     def everybody(self) -> Others:
         """With nobody left out."""
