@@ -94,6 +94,15 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     assert np.isfinite(loss)
 
 
+def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
+    start, gradient = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
+    moved = start.clone(memory_format=torch.channels_last)
+    step = _torch._sgd_step([moved], 0.1, 0.5)
+    for _ in range(2):
+        step([gradient])
+    np.testing.assert_allclose(moved, start - 0.1 * gradient * (1 + 1.5), rtol=1e-5, atol=1e-6)
+
+
 def test_frozen_tensors_stay_and_the_others_move() -> None:
     x, y = images()
     task = fs.Task(3, (16, 16))

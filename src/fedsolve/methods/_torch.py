@@ -140,7 +140,8 @@ def _inputs(rows: Array) -> Tensor:
     if rows.dtype == np.uint8:
         tensor.mul_(1 / 127.5).sub_(1.0)
     if rows.ndim == 3:
-        return tensor.unsqueeze(1)
+        # Not unsqueeze(1): its strides read as channels-first too, and convolution and pooling would take that way.
+        return tensor.unsqueeze(3).permute(0, 3, 1, 2)
     return tensor.permute(0, 3, 1, 2) if rows.ndim == 4 else tensor.flatten(1)
 
 
@@ -210,9 +211,12 @@ def _sgd_step(parameters: Tensors, lr: float, momentum: float) -> Callable[[Tens
     velocity = [torch.zeros_like(tensor) for tensor in parameters]
 
     def step(gradients: Tensors) -> None:
-        torch._foreach_mul_(velocity, momentum)
-        torch._foreach_add_(velocity, gradients)
-        torch._foreach_add_(parameters, velocity, alpha=-lr)
+        # The fused kernel reads memory as it lies, so a gradient must lie as its parameter does.
+        alike = [g if g.stride() == p.stride() else _like(p, g) for p, g in zip(parameters, gradients, strict=True)]
+        torch._fused_sgd_(
+            parameters, alike, velocity, weight_decay=0.0, momentum=momentum, lr=lr, dampening=0.0, nesterov=False,
+            maximize=False, is_first_step=False,
+        )  # fmt: skip
 
     return step
 
@@ -289,8 +293,10 @@ def learn_blend(
     return learnt, model
 
 
-def _like(tensor: Tensor, array: Array) -> Tensor:
-    return torch.empty_like(tensor, requires_grad=False).copy_(torch.from_numpy(np.array(array)))
+def _like(tensor: Tensor, values: Array | Tensor) -> Tensor:
+    """The values in memory of their own that is laid out as the tensor's."""
+    source = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    return torch.empty_like(tensor, requires_grad=False).copy_(source)
 
 
 # --- prediction ---
