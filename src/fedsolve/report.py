@@ -379,6 +379,8 @@ def _heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], ba
         axes.grid(visible=False)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        for axis in (axes.xaxis, axes.yaxis):  # there is no client 2.5
+            axis.get_major_locator().set_params(integer=True)
         if 0 < len(names) <= 20:
             axes.set_yticks(range(len(names)), names, size=7.5)
         colours = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, pad=0.02, label=bar)

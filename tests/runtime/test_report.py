@@ -23,7 +23,7 @@ from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.experiment import Settings
 
 SMALL = Settings(data="digits", clients=6, partition="dirichlet:0.3")
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 
 
 def nothing(*_: Any) -> None:
@@ -40,6 +40,16 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "broken-0" / report.FAILURE).write_text(json.dumps(reason))
     report.write([out], out / "report.html")
     return out
+
+
+@pytest.mark.parametrize("clients", [3, 4, 20])
+def test_axes_that_count_have_no_fractions(clients: int) -> None:
+    with matplotlib.rc_context(report._STYLE):
+        axes, bar = report._heat(np.eye(clients), "client", "client", [], "weight").split('id="axes_2"')
+    written = re.compile(r"<text[^>]*>([^<]*\d[^<]*)</text>")
+    assert any("." in number for number in written.findall(bar))  # what the pattern finds there
+    assert written.findall(axes)
+    assert all(number.isdigit() for number in written.findall(axes))
 
 
 # --- comparing ---

@@ -41,6 +41,7 @@ from fedsolve.moments import Moments
 APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
 PAGE = 16384  # bytes; contributions are large
+CACHE = 32  # MB of pages that a process keeps; the total of a thousand features takes twelve
 FOLD = 32  # contributions that wait at most to be summed
 LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
@@ -522,6 +523,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA synchronous = FULL")  # acknowledged is on the disk
         db.execute("PRAGMA secure_delete = ON")  # removed is not
+        db.execute(f"PRAGMA cache_size = {-1024 * CACHE}")  # in KB where it is negative
     except sqlite3.DatabaseError as error:
         db.close()
         raise DataError(f"{path} is damaged or not a ledger ({error})") from error
