@@ -180,7 +180,7 @@ def _start(live: Live) -> None:
     live.start("server")
     live.register()
     for name in live.names:
-        live.start(name)
+        live.start(name, OPENBLAS_NUM_THREADS="1")  # threads of ten sites on two cores only wait for each other
 
 
 def _bare_app(live: Live, up: int, down: int, nodes: int) -> Path:

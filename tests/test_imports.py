@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 HEAVY = ("torch", "flwr", "matplotlib", "onnxruntime", "transformers", "ray")  # scikit-learn loads pandas by itself
 
 
@@ -31,6 +33,15 @@ for method in (fs.Local(), fs.AFL(), fs.FedHiP()):
     fs.run(method, federation)
 """
     assert not loaded(code) & set(HEAVY)
+
+
+def test_a_site_loads_little() -> None:
+    pytest.importorskip("flwr")
+    # Flower starts a process a message, and ten sites on one machine load everything twenty times.
+    code = "import fedsolve.runtime.flower, fedsolve.methods.fedhip"
+    script = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"scipy.special", "scipy.optimize", "sklearn", "torch", "ray"} & set(done.stdout.split())
 
 
 def test_help_answers_at_once() -> None:
