@@ -183,6 +183,7 @@ def test_ctrl_c_is_one_line_exit_code_130_and_nothing_written(tmp_path: Path) ->
         [sys.executable, "-m", "fedsolve", "run", "--data", "large.npz", "--out", "out"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
     )  # fmt: skip
     try:
         time.sleep(2.0)

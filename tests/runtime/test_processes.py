@@ -169,7 +169,10 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_processes(how: signal.Signals) -> None:
     pytest.importorskip("torch")
-    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.readline()  # a round is over
