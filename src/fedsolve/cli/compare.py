@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsolve.cli.given import assignments, integers, share_of
-from fedsolve.cli.text import run_in_short
+from fedsolve.cli.text import run_line
 from fedsolve.cli.waiting import goes_on, waiting
 
 
@@ -56,8 +56,7 @@ def compare_command(
 
     def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
         if not quiet:
-            said = f"failed: {found}" if isinstance(found, str) else run_in_short(found)
-            typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}")
+            typer.echo(run_line(method, seed, found, done, total))
 
     with goes_on(), waiting(quiet) as (progress, _):
         compare.compare(runs, out, told, progress)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.given import assignments, share_of
+from fedsolve.cli.given import assignments, check_place, share_of
 from fedsolve.cli.text import percent, size
-from fedsolve.errors import DataError
 
 if TYPE_CHECKING:
     from fedsolve.result import Result
@@ -87,11 +86,10 @@ def deploy_run_command(
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, parameters
     from fedsolve.experiment import Settings, method_of
-    from fedsolve.result import Result, replaceable
+    from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
 
-    if out.exists() and not replaceable(out):
-        raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
+    check_place(out)
     made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
     share = share_of(test)
     job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedsolve.errors import ParameterError
+from pathlib import Path
+
+from fedsolve.errors import DataError, ParameterError
 
 
 def share_of(text: str | None) -> float | str | None:
@@ -13,6 +15,14 @@ def share_of(text: str | None) -> float | str | None:
         return float(text)
     except ValueError:
         return text
+
+
+def check_place(out: Path | None) -> None:
+    """Refuse a place for results that holds something else."""
+    from fedsolve.result import replaceable
+
+    if out is not None and out.exists() and not replaceable(out):
+        raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
 
 
 def assignments(texts: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.text import duration, run_in_short
+from fedsolve.cli.text import duration, run_line
 from fedsolve.cli.waiting import goes_on, waiting
 
 if TYPE_CHECKING:
@@ -47,9 +47,8 @@ def reproduce_command(
     _say_what_is_lacking(wanted)
 
     def told(method: str, seed: int, found: Any, done: int, total: int, left: float) -> None:
-        said = f"failed: {found}" if isinstance(found, str) else run_in_short(found)
         rest = f", about {duration(left)} left" if done < total else ""
-        typer.echo(f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}{rest}", err=True)
+        typer.echo(run_line(method, seed, found, done, total) + rest, err=True)
 
     with goes_on(), waiting(quiet=False) as (progress, _):
         for number, each in enumerate(wanted, 1):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.given import assignments, share_of
+from fedsolve.cli.given import assignments, check_place, share_of
 from fedsolve.cli.text import ROWS, gain, percent, size
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
@@ -144,7 +144,6 @@ def run_command(
     With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
     """
     from fedsolve.experiment import Settings, execute
-    from fedsolve.result import replaceable
 
     values = _read_config(config)
     given = {
@@ -159,8 +158,7 @@ def run_command(
     values |= {name: value for name, value in given.items() if value is not None}
     settings = Settings.of(values, str(config))
     settings = replace(settings, set={**settings.set, **assignments(assign or [])})
-    if out is not None and out.exists() and not replaceable(out):
-        raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
+    check_place(out)
     kept = _checkpoint(out, checkpoint, resume)
     try:
         with waiting(quiet) as (progress, report):

@@ -36,8 +36,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-def run_in_short(found: Any) -> str:
-    """A run in one line, from its result.json."""
+def run_line(method: str, seed: int, found: Any, done: int, total: int) -> str:
+    """That a run of several is over, and what came out: its result.json, or why it failed."""
+    said = f"failed: {found}" if isinstance(found, str) else _in_short(found)
+    return f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}"
+
+
+def _in_short(found: Any) -> str:
     accuracy = found["accuracy"]
     sent = found["bytes"]["up"] + found["bytes"]["down"]
     return (

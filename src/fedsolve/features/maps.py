@@ -182,7 +182,7 @@ class Chain:
 
 
 def _gelu(z: Float) -> Float:
-    from scipy.special import erf  # loading it takes longer than all else that a site of a federation loads
+    from scipy.special import erf  # slow to load, and most sites never need it
 
     result: Float = 0.5 * z * (1.0 + erf(z / np.sqrt(2.0)))
     return result

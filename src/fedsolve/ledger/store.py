@@ -41,7 +41,7 @@ from fedsolve.moments import Moments
 APPLICATION = 0x66736C64  # "fsld", in the header of the file
 VERSION = 1
 PAGE = 16384  # bytes; contributions are large
-CACHE = 32  # MB of pages that a process keeps; the total of a thousand features takes twelve
+CACHE = 32  # MB of pages that a process keeps; the total of 1000 features and 100 classes takes ten
 FOLD = 32  # contributions that wait at most to be summed
 LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
