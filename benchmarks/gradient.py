@@ -63,6 +63,7 @@ def one(name: str, data: str, partition: str, method: str, seed: int, rounds: in
         "run": name,
         "mean": round(100 * (result.accuracy.mean or 0), 2),
         "pooled": round(100 * (result.accuracy.pooled or 0), 2),
+        "clients": {name: round(100 * (client.accuracy or 0), 2) for name, client in result.clients.items()},
         "history": [round(100 * line.accuracy, 2) for line in result.history if line.accuracy is not None],
         "settings": methods.create(method, result.settings["set"]).__repr__(),
         "hours": round((time.time() - started) / 3600, 2),

@@ -79,7 +79,7 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
             inputs = torch.max_pool2d(torch.relu(self.two(inputs)), 2).flatten(1)
             return self.five(torch.relu(self.four(torch.relu(self.three(inputs)))))
 
-    names = {"one": "body.0", "two": "body.3", "three": "body.7", "four": "body.9", "five": "head"}
+    names = {"one": "body.0.0", "two": "body.1.0", "three": "body.3", "four": "body.5", "five": "head"}
 
     def as_plain(arrays: Any) -> dict[str, Any]:
         return {f"{a}.{k}": torch.tensor(arrays[f"{b}.{k}"]) for a, b in names.items() for k in ("weight", "bias")}

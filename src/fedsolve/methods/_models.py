@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsolve.errors import ParameterError
+from fedsolve.methods._convolution import PooledConvolution
 
 Shape = tuple[int, ...]
 
@@ -67,8 +68,8 @@ def _lenet5(shape: Shape, classes: int, widths: Shape) -> nn.Module:
     """LeCun et al. 1998 as FedAPA has it: 6 and 16 channels, then 120 and 84; 62k numbers for 3 x 32 x 32."""
     channels, height, width = _image(shape, "lenet5", 5, 5)
     body = nn.Sequential(
-        *_convolution(channels, 6, 5),
-        *_convolution(6, 16, 5),
+        PooledConvolution(channels, 6, 5),
+        PooledConvolution(6, 16, 5),
         nn.Flatten(),
         nn.Linear(16 * height * width, 120),
         nn.ReLU(),
@@ -84,14 +85,9 @@ def _cnn(shape: Shape, classes: int, widths: Shape) -> nn.Module:
     channels, height, width = _image(shape, "cnn", *[3] * len(widths))
     body: list[nn.Module] = []
     for before, after in pairwise((channels, *widths)):
-        body += _convolution(before, after, 3)
+        body.append(PooledConvolution(before, after, 3))
     body += [nn.Flatten(), nn.Linear(widths[-1] * height * width, 64), nn.ReLU()]
     return _body_and_head(nn.Sequential(*body), nn.Linear(64, classes))
-
-
-def _convolution(before: int, after: int, size: int) -> list[nn.Module]:
-    # The largest of four is positive where any is: pooling first gives the same values and a quarter of the work.
-    return [nn.Conv2d(before, after, size), nn.MaxPool2d(2), nn.ReLU(inplace=True)]
 
 
 def _image(shape: Shape, name: str, *kernels: int) -> Shape:
