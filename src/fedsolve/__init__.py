@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import classes as classes
     from fedsolve.data.partition import dirichlet as dirichlet
     from fedsolve.data.partition import iid as iid
+    from fedsolve.data.partition import neighbours as neighbours
     from fedsolve.data.partition import power_law as power_law
     from fedsolve.data.partition import shards as shards
     from fedsolve.errors import DataError as DataError
@@ -64,7 +65,7 @@ _HOMES = {
     "fedsolve.checks": ("check_method",),
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
-    "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "power_law", "shards"),
+    "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
     "fedsolve.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),

@@ -244,7 +244,9 @@ def ids(federation: Federation, part: str) -> dict[str, list[int]]:
     return {n: getattr(c, part).inputs[:, 0].astype(int).tolist() for n, c in federation.clients.items()}
 
 
-PARTITIONS = st.sampled_from([fs.iid(), fs.dirichlet(0.1), fs.classes(2), fs.shards(2), fs.power_law()])
+PARTITIONS = st.sampled_from(
+    [fs.iid(), fs.dirichlet(0.1), fs.classes(2), fs.neighbours(2), fs.shards(2), fs.power_law()]
+)
 
 
 @given(st.integers(1, 80), st.integers(1, 12), PARTITIONS, st.floats(0, 1, exclude_max=True), st.integers(0, 99))

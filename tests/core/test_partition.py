@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsolve.data import partition as module
-from fedsolve.data.partition import ByClient, Classes, Dirichlet, Partition, PowerLaw, Rows, Shards, parse, top_up
+from fedsolve.data.partition import (
+    ByClient,
+    Classes,
+    Dirichlet,
+    Neighbours,
+    Partition,
+    PowerLaw,
+    Rows,
+    Shards,
+    parse,
+    top_up,
+)
 from fedsolve.errors import DataError, ParameterError, UnknownNameError
 from fedsolve.rng import derive
 
@@ -19,6 +32,7 @@ DRAWN: st.SearchStrategy[Partition] = st.one_of(
     st.just(module.iid()),
     st.sampled_from([1e-300, 1e-6, 0.1, 1.0, 1e6]).map(module.dirichlet),
     WHOLE.map(module.classes),
+    WHOLE.map(module.neighbours),
     WHOLE.map(module.shards),
     st.sampled_from([0.5, 1.0, 3.0]).map(module.power_law),
 )
@@ -72,15 +86,35 @@ def test_iid_sizes_differ_by_at_most_one(labels: np.ndarray, clients: int, seed:
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(st.integers(1, 12), WHOLE, CLIENTS, SEEDS, st.integers(1, 20))
-def test_classes_gives_a_client_that_many_classes(present: int, held: int, clients: int, seed: int, each: int) -> None:
+@pytest.mark.parametrize("make", [Classes, Neighbours])
+@given(present=st.integers(1, 12), held=WHOLE, clients=CLIENTS, seed=SEEDS, each=st.integers(1, 20))
+def test_a_client_gets_that_many_classes(
+    make: Callable[[int], Partition], present: int, held: int, clients: int, seed: int, each: int
+) -> None:
     labels = np.repeat(np.arange(present) * 3, each)  # numbers need not be consecutive
-    parts = spread(Classes(held), labels, clients, seed)
+    parts = spread(make(held), labels, clients, seed)
     bound = min(max(held, -(-present // clients)), present)
     mine = [len(np.unique(labels[rows])) for rows in parts]
     assert max(mine) <= bound
     if each >= clients:
         assert set(mine) == {bound}
+
+
+@given(st.integers(1, 12), WHOLE, CLIENTS, SEEDS)
+def test_neighbours_follow_each_other(present: int, held: int, clients: int, seed: int) -> None:
+    labels = np.repeat(np.arange(present), 40)
+    for rows in spread(Neighbours(held), labels, clients, seed):
+        mine = np.unique(labels[rows])
+        np.testing.assert_array_equal(mine, np.arange(mine[0], mine[0] + len(mine)))
+
+
+def test_neighbours_of_ten_classes_and_twenty_clients_are_five_pairs() -> None:
+    labels = np.arange(1000) % 10
+    table = counts(spread(Neighbours(2), labels, 20, 3), labels)
+    for client, row in enumerate(table):
+        pair = client // 4
+        assert row[2 * pair : 2 * pair + 2].tolist() == [25, 25]
+        assert row.sum() == 50
 
 
 def test_classes_are_held_by_equally_many_clients_and_in_even_shares() -> None:
@@ -212,6 +246,7 @@ def test_top_up_says_when_a_smaller_minimum_would_do() -> None:
         st.just(module.by_client()),
         POSITIVE.map(module.dirichlet),
         WHOLE.map(module.classes),
+        WHOLE.map(module.neighbours),
         WHOLE.map(module.shards),
         POSITIVE.map(module.power_law),
     )
@@ -220,7 +255,9 @@ def test_parse_gives_back_what_str_wrote(how: Partition) -> None:
     assert parse(str(how)) == how
 
 
-@pytest.mark.parametrize("text", ["iid", "dirichlet:0.1", "classes:2", "shards:3", "power-law", "by-client"])
+@pytest.mark.parametrize(
+    "text", ["iid", "dirichlet:0.1", "classes:2", "neighbours:2", "shards:3", "power-law", "by-client"]
+)
 def test_str_gives_back_what_parse_read(text: str) -> None:
     assert str(parse(text)) == text
 
@@ -250,6 +287,7 @@ def test_an_unknown_partition_is_named_with_near_matches(text: str, hint: str) -
         ("classes:0", "classes a client must be an integer of at least 1; got 0"),
         ("classes:-2", "got -2"),
         ("classes:2.5", "'classes:2.5'"),
+        ("neighbours:0", "classes a client must be an integer of at least 1; got 0"),
         ("shards:0", "shards a client must be an integer of at least 1; got 0"),
         ("shards:x", "'shards:x'"),
         ("power-law:0", "exponent of the power-law partition must be above 0; got 0.0"),
@@ -267,7 +305,7 @@ def test_a_bad_number_is_refused_and_named(text: str, wanted: str) -> None:
 
 @pytest.mark.parametrize("value", [True, 1.0, "2", 0, None])
 def test_classes_and_shards_take_integers_alone(value: object) -> None:
-    for make in (Classes, Shards):
+    for make in (Classes, Neighbours, Shards):
         with pytest.raises(ParameterError, match="must be an integer of at least 1"):
             make(value)  # type: ignore[arg-type]
 

@@ -54,8 +54,9 @@ def run_command(
     partition: Annotated[
         str | None,
         typer.Option(
-            help="iid, dirichlet:A (small A: very different clients), classes:C, shards:S, power-law, or by-client "
-            "(the column `client` of the data). Default: dirichlet:0.1.",
+            help="iid, dirichlet:A (small A: very different clients), classes:C (C random classes a client), "
+            "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the column `client` of the data). "
+            "Default: dirichlet:0.1.",
             show_default=False,
         ),
     ] = None,

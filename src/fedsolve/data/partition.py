@@ -89,22 +89,56 @@ class Classes:
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
         present = np.unique(labels)
-        held = min(max(self.per_client, -(-len(present) // clients)), len(present))
+        held = _held(self.per_client, len(present), clients)
         # A deck of shuffled class lists laid end to end: each class is dealt equally often, give or take one, and a
         # client's cards are distinct after the swap below.
         need = clients * held
         deck = np.concatenate([rng.permutation(present) for _ in range(-(-need // len(present)))])
-        hands = [_distinct(deck, start, held) for start in range(0, need, held)]
-        parts: list[list[Rows]] = [[] for _ in range(clients)]
-        for label in present:
-            holders = [client for client, hand in enumerate(hands) if label in hand]
-            rows = rng.permutation(np.flatnonzero(labels == label))
-            for client, piece in zip(holders, np.array_split(rows, len(holders)), strict=True):
-                parts[client].append(piece)
-        return [np.sort(np.concatenate(part)) for part in parts]
+        return _deal(labels, [_distinct(deck, start, held) for start in range(0, need, held)], rng)
 
     def __str__(self) -> str:
         return f"classes:{self.per_client}"
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Each client holds `per_client` classes that follow each other: 0 and 1, or 2 and 3, and so on, in even shares.
+
+    The "pathological" split of PFLlib and of the papers that use its data. Which classes meet is no matter of chance:
+    on Fashion-MNIST, say, those that are hard to tell apart (shirt, pullover, coat) never sit with one client.
+    """
+
+    per_client: int
+
+    def __post_init__(self) -> None:
+        _whole("classes a client", self.per_client)
+
+    def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
+        """The rows of each client."""
+        present = np.unique(labels)
+        held = _held(self.per_client, len(present), clients)
+        groups = -(-len(present) // held)  # the last one may begin within the one before, so as to be as large
+        starts = (min(client * groups // clients * held, len(present) - held) for client in range(clients))
+        return _deal(labels, [set(present[start : start + held].tolist()) for start in starts], rng)
+
+    def __str__(self) -> str:
+        return f"neighbours:{self.per_client}"
+
+
+def _held(per_client: int, present: int, clients: int) -> int:
+    """How many classes each client holds, so that no class is left over."""
+    return min(max(per_client, -(-present // clients)), present)
+
+
+def _deal(labels: Labels, hands: list[set[Any]], rng: np.random.Generator) -> list[Rows]:
+    """The rows of each client, given the classes it holds: each class in even shares to those who hold it."""
+    parts: list[list[Rows]] = [[] for _ in hands]
+    for label in np.unique(labels):
+        holders = [client for client, hand in enumerate(hands) if label in hand]
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        for client, piece in zip(holders, np.array_split(rows, len(holders)), strict=True):
+            parts[client].append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def _distinct(deck: Labels, start: int, held: int) -> set[Any]:
@@ -214,6 +248,11 @@ def classes(per_client: int) -> Classes:
     return Classes(per_client)
 
 
+def neighbours(per_client: int) -> Neighbours:
+    """`per_client` classes a client, that follow each other."""
+    return Neighbours(per_client)
+
+
 def shards(per_client: int) -> Shards:
     """`per_client` shards of the label-sorted rows a client."""
     return Shards(per_client)
@@ -233,6 +272,7 @@ _PARSERS: dict[str, tuple[Callable[..., Partition], Callable[[str], Any] | None,
     "iid": (IID, None, "iid"),
     "dirichlet": (Dirichlet, float, "dirichlet:0.1"),
     "classes": (Classes, int, "classes:2"),
+    "neighbours": (Neighbours, int, "neighbours:2"),
     "shards": (Shards, int, "shards:2"),
     "power-law": (PowerLaw, float, "power-law"),
     "by-client": (ByClient, None, "by-client"),
