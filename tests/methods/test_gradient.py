@@ -268,6 +268,15 @@ def test_fine_tuning_is_more_training_from_the_global_model() -> None:
         assert result.models["site-2"].arrays[name].tobytes() == array.tobytes()
 
 
+@pytest.mark.parametrize("method", [fs.FedAvgFT(**SMALL, finetune=0), fs.FedProxFT(**SMALL, finetune=0)])
+def test_without_fine_tuning_everybody_has_the_global_model(method: fs.Method) -> None:
+    result = fs.run(method, sample_federation())
+    assert result.shared is not None
+    for model in result.models.values():
+        for name, array in result.shared.arrays.items():
+            assert model.arrays[name].tobytes() == array.tobytes()
+
+
 def test_a_stronger_pull_keeps_ditto_nearer_to_the_global_model() -> None:
     def distance(lam: float) -> float:
         result = fs.run(fs.Ditto(**SMALL, lam=lam), sample_federation())

@@ -43,7 +43,5 @@ class FedAvgFT(Averaging, Method):
         """The global model after `finetune` passes over the client's data."""
         from fedsolve.methods import _torch
 
-        shared = _sgd.unpacked(message)
-        if not self.finetune:
-            return shared
-        return _torch.train(self, shared, task, train, _sgd.generator(private), epochs=self.finetune)[0]
+        rng = _sgd.generator(private)
+        return _torch.train(self, _sgd.unpacked(message), task, train, rng, epochs=self.finetune)[0]
