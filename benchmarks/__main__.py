@@ -21,6 +21,7 @@ from . import (
     ledger,
     local_sgd,
     natural,
+    pairs,
     personal,
     recursion,
     scale,
@@ -37,7 +38,11 @@ SPEED = {
     "ledger": ledger.measure,
 }
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
-ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
+ACCURACY = {  # on real data; by name only: they take long
+    "natural": natural.measure,
+    "personal": personal.measure,
+    "pairs": pairs.measure,
+}
 BENCHMARKS = SPEED | DEPLOYMENT | ACCURACY
 
 
