@@ -482,7 +482,8 @@ def _fedapa_1(name: str, scale: Scale) -> Recipe:
     for row in found["rows"]:
         for (kind, dataset, setting), value in zip(found["columns"], row["values"], strict=True):
             number = setting.partition("=")[2]
-            partition = f"classes:{number}" if kind == "pathological" else f"dirichlet:{number}"
+            # Its data come from PFLlib's scripts, whose pathological split deals classes in a row.
+            partition = f"neighbours:{number}" if kind == "pathological" else f"dirichlet:{number}"
             base = _lenet(dataset, scale, partition, row["clients"])
             if scale == "here" and kind == "pathological" and row["clients"] == 50:
                 base = f"{setting} with 50 clients: {LEFT_OUT}"
