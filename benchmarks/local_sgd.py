@@ -21,7 +21,7 @@ from fedsolve.rng import derive
 CLIENTS, BATCH, EPOCHS, LR, MOMENTUM = 20, 64, 2, 0.01, 0.9
 SAMPLES = 60_000
 TURNS = 3
-GROUPS = 5  # of clients, taken in turn by both sides, since the machine's own speed drifts over a minute
+GROUPS = 20  # of clients, taken in turn by both sides, since the machine's own speed drifts within seconds
 
 
 def measure() -> list[dict[str, Any]]:
