@@ -21,7 +21,6 @@ from . import (
     ledger,
     local_sgd,
     natural,
-    pairs,
     personal,
     recursion,
     scale,
@@ -38,11 +37,7 @@ SPEED = {
     "ledger": ledger.measure,
 }
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
-ACCURACY = {  # on real data; by name only: they take long
-    "natural": natural.measure,
-    "personal": personal.measure,
-    "pairs": pairs.measure,
-}
+ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
 BENCHMARKS = SPEED | DEPLOYMENT | ACCURACY
 
 
