@@ -104,8 +104,8 @@ class Classes:
 class Neighbours:
     """Each client holds `per_client` classes that follow each other: 0 and 1, or 2 and 3, and so on, in even shares.
 
-    The "pathological" split of PFLlib and of the papers that use its data. Which classes meet is no matter of chance:
-    on Fashion-MNIST, say, those that are hard to tell apart (shirt, pullover, coat) never sit with one client.
+    The pairs of PFLlib's "pathological" split and of the papers that use its data, whose shares may be uneven. Which
+    classes meet is no matter of chance: two a client of Fashion-MNIST never are shirt and pullover, which look alike.
     """
 
     per_client: int

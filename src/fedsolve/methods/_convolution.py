@@ -23,7 +23,7 @@ TILES = (4, 5, 6, 7, 3)  # pooled columns of a tile, the fastest first: wide ban
 AT_ONCE = 16  # pictures; 28 x 28 to six channels take half a megabyte
 
 
-class PooledConvolution(nn.Sequential):  # type: ignore[misc]
+class PooledConvolution(nn.Sequential):  # type: ignore[misc]  # to mypy, torch is Any
     """A convolution, the largest of each 2 x 2 of its outputs, and ReLU."""
 
     def __init__(self, before: int, after: int, size: int) -> None:
