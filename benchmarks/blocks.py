@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve import network as nets
+from fedsolve.families.layered import network as nets
 from fedsolve.runtime.inprocess import InProcess
 from fedsolve.runtime.loop import Replies, drive
 

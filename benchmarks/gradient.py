@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from fedsolve import methods
-from fedsolve.experiment import Settings, execute
 from fedsolve.result import CHECKPOINT, Round
 from fedsolve.runtime.checkpoint import Checkpoint
+from fedsolve.study.experiment import Settings, execute
 
 EVERY = 5  # rounds between two checkpoints
 

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import blas, cho_factor, cho_solve
 
 import fedsolve as fs
-from fedsolve import network as nets
-from fedsolve.methods import _layers
+from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import network as nets
 
 from .timing import ratios
 

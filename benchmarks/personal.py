@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import fedsolve as fs
 from fedsolve import blas
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import ridge as _ridge
 from fedsolve.features.maps import RandomProjection
-from fedsolve.methods import _ridge
 from fedsolve.methods.fedprior import Knowledge
 from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import ParameterError as ParameterError
     from fedsolve.errors import SingularError as SingularError
-    from fedsolve.export import estimator as estimator
-    from fedsolve.export import to_onnx as to_onnx
     from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
     from fedsolve.method import Plan as Plan
@@ -58,6 +56,8 @@ if TYPE_CHECKING:
     from fedsolve.runtime.inprocess import run as run
     from fedsolve.solver import Solution as Solution
     from fedsolve.solver import solve as solve
+    from fedsolve.study.export import estimator as estimator
+    from fedsolve.study.export import to_onnx as to_onnx
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,7 @@ _HOMES = {
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
-    "fedsolve.export": ("estimator", "to_onnx"),
+    "fedsolve.study.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Plan"),

@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import parameters
 from fedsolve.checks import CheckError, check_method
-from fedsolve.methods._ridge import moments
+from fedsolve.families.ridge import moments
 from fedsolve.methods.afl import AFL
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import correlate
 
-from fedsolve import network as nets
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.families.layered import network as nets
 from fedsolve.features.maps import ACTIVATIONS
 
 

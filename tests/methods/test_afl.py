@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.methods import _ridge
+from fedsolve.families import ridge as _ridge
 from tests.conftest import pooled, relative
 from tests.methods.oracles import afl_pairwise, stacked
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
+from fedsolve.families import ridge as _ridge
 from fedsolve.features.maps import RandomProjection
-from fedsolve.methods import _ridge
 from fedsolve.solver import cross_validated_ridge
 from tests.conftest import pooled, relative
 from tests.methods.oracles import stacked

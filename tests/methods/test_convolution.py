@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'fedsolve[
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from fedsolve.methods import _convolution  # noqa: E402
-from fedsolve.methods._convolution import PooledConvolution  # noqa: E402
+from fedsolve.families.gradient import convolution as _convolution  # noqa: E402
+from fedsolve.families.gradient.convolution import PooledConvolution  # noqa: E402
 
 SIZES = [
     pytest.param(28, 28, 5, 6, 70, id="LeNet on Fashion-MNIST, the last pictures fewer"),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import network as nets
 from fedsolve.data.partition import parse as partition
-from fedsolve.methods import _layers
+from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import network as nets
 from fedsolve.rng import derive
 from tests.conftest import relative
 

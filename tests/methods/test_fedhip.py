@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.methods import _ridge, fedhip
+from fedsolve.families import ridge as _ridge
+from fedsolve.methods import fedhip
 from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
 from tests.methods.oracles import fedhip_personal, fedhip_recursion, stacked

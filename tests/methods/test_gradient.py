@@ -10,13 +10,15 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.checks import sample_federation
-from fedsolve.methods import _sgd, create
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.methods import create
 from fedsolve.rng import derive
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from fedsolve.methods import _models, _torch  # noqa: E402
+from fedsolve.families.gradient import training as _torch  # noqa: E402
+from fedsolve.families.gradient import zoo as _models  # noqa: E402
 
 SMALL: dict[str, Any] = {"model": "mlp:8", "rounds": 2, "epochs": 2, "batch": 16, "lr": 0.05}
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.methods import _ridge
+from fedsolve.families import ridge as _ridge
 from tests.conftest import relative
 from tests.methods.oracles import stacked
 

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import codec, compare, experiment, recipes
+from fedsolve import codec
+from fedsolve import reproduce as recipes
+from fedsolve.study import compare, experiment
 
 with warnings.catch_warnings():  # typer imports names that its own click calls deprecated: not ours to mend
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -685,7 +687,7 @@ def test_checkpoint_and_resume_from_the_command_line(command: Command, tmp_path:
         return kept(*arguments, **{**settings, "report": report})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsolve.experiment.run", stops)
+        patch.setattr("fedsolve.study.experiment.run", stops)
         patch.setattr(sys, "argv", ["fedsolve", "run", "--quiet", *NETWORK, "--out", "out", "--checkpoint", "2"])
         with pytest.raises(Stop):
             cli.main()

@@ -15,8 +15,8 @@ import fedsolve as fs
 from fedsolve import arrays, codec
 from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.families import ridge as _ridge
 from fedsolve.method import Plan
-from fedsolve.methods import _ridge
 from fedsolve.runtime import inprocess
 from fedsolve.runtime.inprocess import InProcess
 from fedsolve.runtime.loop import LARGEST_PACE, Failure, Pace, Replies, Request, Tallies, drive, handle

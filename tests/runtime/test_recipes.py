@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsolve import recipes
+from fedsolve import reproduce as recipes
 from fedsolve.errors import UnknownNameError
-from fedsolve.experiment import Settings, method_of
+from fedsolve.study.experiment import Settings, method_of
 
 EVERY = [(name, scale) for name in recipes.RECIPES for scale in recipes.SCALES]
 

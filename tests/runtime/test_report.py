@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import compare, experiment, report
+from fedsolve import report
 from fedsolve.errors import DataError, FedsolveError, ParameterError
-from fedsolve.experiment import Settings
+from fedsolve.study import compare, experiment
+from fedsolve.study.experiment import Settings
 
 SMALL = Settings(data="digits", clients=6, partition="dirichlet:0.3")
 matplotlib = pytest.importorskip("matplotlib")

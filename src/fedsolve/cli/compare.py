@@ -41,8 +41,9 @@ def compare_command(
     Results are on disk as they come: a stopped comparison goes on where it was, and one with more methods or seeds runs
     those alone. Example: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp
     """
-    from fedsolve import compare, report
-    from fedsolve.experiment import Settings
+    from fedsolve import report
+    from fedsolve.study import compare
+    from fedsolve.study.experiment import Settings
 
     report.check()
     given = {

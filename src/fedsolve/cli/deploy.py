@@ -85,9 +85,9 @@ def deploy_run_command(
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, parameters
-    from fedsolve.experiment import Settings, method_of
     from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
+    from fedsolve.study.experiment import Settings, method_of
 
     check_place(out)
     made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))

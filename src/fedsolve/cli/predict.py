@@ -36,7 +36,7 @@ def predict_command(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
 ) -> None:
     """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
-    from fedsolve.predict import predict_file, write_predictions
+    from fedsolve.study.predict import predict_file, write_predictions
 
     with waiting(quiet=False) as (progress, _):
         found = predict_file(model, data, features=features, skip_broken=skip_broken, progress=progress)

@@ -11,7 +11,7 @@ from fedsolve.cli.text import duration, run_line
 from fedsolve.cli.waiting import goes_on, waiting
 
 if TYPE_CHECKING:
-    from fedsolve.recipes import Recipe
+    from fedsolve.reproduce import Recipe
 
 
 def reproduce_command(
@@ -35,7 +35,7 @@ def reproduce_command(
 
     Data are looked for in the folder that FEDSOLVE_DATA names. What is missing is said first, and all else is run.
     """
-    from fedsolve import recipes
+    from fedsolve import reproduce as recipes
 
     if recipe is None:
         for name, title in recipes.summaries():
@@ -61,7 +61,7 @@ def reproduce_command(
 
 def _say_what_is_lacking(wanted: list[Recipe]) -> None:
     """Once for all tables, before anything runs."""
-    from fedsolve import recipes
+    from fedsolve import reproduce as recipes
 
     needed: dict[str, int] = {}
     for each in wanted:

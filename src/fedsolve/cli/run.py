@@ -144,7 +144,7 @@ def run_command(
 
     With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
     """
-    from fedsolve.experiment import Settings, execute
+    from fedsolve.study.experiment import Settings, execute
 
     values = _read_config(config)
     given = {

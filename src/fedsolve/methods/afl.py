@@ -15,8 +15,8 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import ridge as _ridge
 from fedsolve.method import Method
-from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
 from fedsolve.solver import solve
 

@@ -25,9 +25,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import ridge as _ridge
 from fedsolve.features.maps import ACTIVATIONS, RandomProjection
 from fedsolve.method import Method
-from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, freedom, left_out, solve
 

@@ -14,9 +14,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ditto(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Training of the personal model, which starts as the first global one, then of the global one."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         shared = _sgd.unpacked(message)
         pull = _torch.towards(shared, self.lam, self.model, task)

@@ -16,9 +16,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, take, under
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 SETTLED = 0.1  # standard deviation of the last ten losses, as in the paper
 MOST_PASSES = 50  # where the loss does not settle
@@ -41,7 +41,7 @@ class FedALA(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Learn the blend, then train from it."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         aside = rng.spawn(1)[0]  # so that training draws as FedAvg's does
         shared = _sgd.unpacked(message)

@@ -30,8 +30,8 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, take, under
 from fedsolve.data.federation import Samples, Task
 from fedsolve.errors import ParameterError
+from fedsolve.families.gradient import settings as _sgd
 from fedsolve.method import Method, Plan
-from fedsolve.methods import _sgd
 
 BLOCK = 64  # clients whose changes are looked at together
 _PARTS = ("model", "buffer")  # a reply: parameters, and buffers, which are mixed but not descended on
@@ -62,7 +62,7 @@ class FedAPA(_sgd.Training, Method):
     # --- server half ---
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The first model, and nobody in the matrix of weights."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         model = _torch.initial(self.model, task, rng)
         return {**under("start", self._parted(model, task)), **_names([]), "weights": np.empty((0, 0))}
@@ -194,7 +194,7 @@ class FedAPA(_sgd.Training, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Train the mixture under the client's own head."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         trained, loss = _torch.train(self, self._whole(private, message), task, train, rng)
         parts = self._parted(trained, task)
@@ -207,13 +207,13 @@ class FedAPA(_sgd.Training, Method):
 
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the network."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         return _torch.scores(self.model, model, inputs)
 
     def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
         """A model as what is mixed ("model/", "buffer/"), the head ("head/") and the number of classes."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         trained = _torch.parameter_names(self.model, task)
         mixed = _torch.body(self.model, task) if self.share == "body" else frozenset(model) - {_sgd.CLASSES}

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FedAvg(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Local training from the global model."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         trained, loss = _torch.train(self, _sgd.unpacked(message), task, train, rng)
         return {}, _sgd.weighted(trained, loss, len(train))

@@ -10,9 +10,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class FedAvgFT(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Local training from the global model."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         trained, loss = _torch.train(self, _sgd.unpacked(message), task, train, rng)
         return private, _sgd.weighted(trained, loss, len(train))
 
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The global model after `finetune` passes over the client's data."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         rng = _sgd.generator(private)
         return _torch.train(self, _sgd.unpacked(message), task, train, rng, epochs=self.finetune)[0]

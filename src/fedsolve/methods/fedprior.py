@@ -27,8 +27,8 @@ from scipy.special import log_softmax, softmax
 from fedsolve import blas, parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import ridge as _ridge
 from fedsolve.method import Method
-from fedsolve.methods import _ridge
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out
 

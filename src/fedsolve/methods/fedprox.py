@@ -14,9 +14,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FedProx(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Local training from the global model, and near it."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         shared = _sgd.unpacked(message)
         pull = _torch.towards(shared, self.mu, self.model, task)

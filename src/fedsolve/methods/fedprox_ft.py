@@ -10,9 +10,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.method import Method
-from fedsolve.methods import _sgd
-from fedsolve.methods._averaging import Averaging
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedProxFT(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Local training from the global model, and near it."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         shared = _sgd.unpacked(message)
         pull = _torch.towards(shared, self.mu, self.model, task)
@@ -44,7 +44,7 @@ class FedProxFT(Averaging, Method):
 
     def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
         """The global model after `finetune` passes over the client's data."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         rng = _sgd.generator(private)
         return _torch.train(self, _sgd.unpacked(message), task, train, rng, epochs=self.finetune)[0]

@@ -11,8 +11,9 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.federation import Samples, Task
 from fedsolve.errors import ParameterError
+from fedsolve.families import ridge as _ridge
+from fedsolve.families.gradient import settings as _sgd
 from fedsolve.method import Method
-from fedsolve.methods import _ridge, _sgd
 from fedsolve.solver import solve
 
 RIDGE = "ridge"
@@ -75,7 +76,7 @@ class Local(Method):
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """Nothing; but torch is loaded here, before clients get processes of their own."""
         if self.model != RIDGE:
-            from fedsolve.methods import _torch
+            from fedsolve.families.gradient import training as _torch
 
             _torch.initial(self.model, task, rng)
         return {}
@@ -84,7 +85,7 @@ class Local(Method):
         """The first network of the client's own."""
         if self.model == RIDGE:
             return {}
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         return _torch.initial(self.model, task, rng)
 
@@ -94,7 +95,7 @@ class Local(Method):
         """Nothing is replied; a network trains on."""
         if self.model == RIDGE:
             return {}, {}
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         return _torch.train(self._training(), private, task, train, rng)[0], {}
 
@@ -112,7 +113,7 @@ class Local(Method):
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the linear model, or of the network."""
         if self.model != RIDGE:
-            from fedsolve.methods import _torch
+            from fedsolve.families.gradient import training as _torch
 
             return _torch.scores(self.model, model, inputs)
         return _ridge.scores(model, inputs)

@@ -20,14 +20,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsolve import network as nets
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import ridge as _ridge
+from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import network as nets
+from fedsolve.families.layered.network import Stage
 from fedsolve.method import Method, Plan
-from fedsolve.methods import _layers, _ridge
 from fedsolve.moments import Moments
-from fedsolve.network import Stage
 from fedsolve.solver import RidgePath, left_out, solve
 
 EPSILONS = (1e6, *(10.0 ** (power / 2) for power in range(8, -9, -1)))  # times the mean square: what auto chooses from

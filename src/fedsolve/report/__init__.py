@@ -22,14 +22,14 @@ import numpy as np
 
 from fedsolve import codec
 from fedsolve.errors import DataError
-from fedsolve.experiment import command
+from fedsolve.study.compare import FAILURE
+from fedsolve.study.experiment import command
 
 WIDTH = 4.4  # inches of a plot: 422 pixels, a phone held upright
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the two that vanish on white or on black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
 INK, FAINT = "#010203", "#040506"  # stand for variables of the page
-FAILURE = "failure.json"  # what a comparison leaves where a method failed
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ def _page(runs: Sequence[Entry]) -> str:
         for weights in [run.weights for run in runs if run.weights is not None][:1]:
             words = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
             plot("What FedAPA learnt", words, _heat(weights, "client", "client", [], "weight"))
-    template = resources.files("fedsolve").joinpath("report.html").read_text(encoding="utf-8")
+    template = resources.files("fedsolve.report").joinpath("page.html").read_text(encoding="utf-8")
     parts = {
         "TITLE": html.escape(_title(runs)),
         "SUMMARY": _summary(found, alone),

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.federation import Task
-from fedsolve.methods import _sgd
+from fedsolve.families.gradient import settings as _sgd
 
 
 class Averaging(_sgd.Training):
@@ -14,7 +14,7 @@ class Averaging(_sgd.Training):
 
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The first global model."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         return _sgd.packed(_torch.initial(self.model, task, rng))
 
@@ -32,6 +32,6 @@ class Averaging(_sgd.Training):
 
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the network."""
-        from fedsolve.methods import _torch
+        from fedsolve.families.gradient import training as _torch
 
         return _torch.scores(self.model, model, inputs)

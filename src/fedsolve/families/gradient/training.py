@@ -19,7 +19,7 @@ import numpy as np
 from fedsolve.arrays import Array, Arrays, finite
 from fedsolve.data.federation import Samples, Task
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.methods._sgd import CLASSES, Training
+from fedsolve.families.gradient.settings import CLASSES, Training
 
 try:
     import torch
@@ -28,7 +28,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
-from fedsolve.methods import _models
+from fedsolve.families.gradient import zoo as _models
 
 PREDICT_ROWS = 512  # samples scored at once
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and labels

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsolve.errors import ParameterError
-from fedsolve.methods._convolution import PooledConvolution
+from fedsolve.families.gradient.convolution import PooledConvolution
 
 Shape = tuple[int, ...]
 

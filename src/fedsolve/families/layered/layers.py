@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve import arrays as named
-from fedsolve import network as nets
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families.layered import network as nets
+from fedsolve.families.layered.network import Network, Stage
 from fedsolve.moments import Moments
-from fedsolve.network import Network, Stage
 from fedsolve.solver import Solution, solve
 
 MODEL = ("weight", "intercept")  # of a layer

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from fedsolve import methods, parameters
 from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
-from fedsolve.experiment import Prepared, Settings, execute, method_of, prepare
-from fedsolve.report import FAILURE
 from fedsolve.runtime.loop import Progress
+from fedsolve.study.experiment import Prepared, Settings, execute, method_of, prepare
 
+FAILURE = "failure.json"  # what a comparison leaves where a method failed
 Told: TypeAlias = Callable[[str, int, Mapping[str, Any] | str, int, int], None]
 """Method, seed, its result.json or why it failed, how many are done, of how many."""
 

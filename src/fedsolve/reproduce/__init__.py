@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedsolve.codec import write_bytes
-from fedsolve.compare import compare, data_of
 from fedsolve.data import archives, catalog
 from fedsolve.errors import FedsolveError, unknown
-from fedsolve.experiment import Settings, method_of
 from fedsolve.features import maps
 from fedsolve.methods import CATALOGUE
 from fedsolve.runtime.loop import Progress
+from fedsolve.study.compare import compare, data_of
+from fedsolve.study.experiment import Settings, method_of
 
 Scale: TypeAlias = Literal["paper", "here"]
 SCALES = ("here", "paper")
@@ -228,7 +228,7 @@ def _points(share: float | None) -> float | None:
 @cache
 def _papers() -> dict[str, Any]:
     """The published figures."""
-    text = resources.files("fedsolve").joinpath("papers.json").read_text(encoding="utf-8")
+    text = resources.files("fedsolve.reproduce").joinpath("papers.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 
