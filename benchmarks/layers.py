@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import blas, cho_factor, cho_solve
 
 import fedsolve as fs
-from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import layers
 from fedsolve.families.layered import network as nets
 
 from .timing import ratios
@@ -34,11 +34,11 @@ def measure() -> list[dict[str, Any]]:
 
     # The inputs of each layer, ready made: the floor pays for no forward pass and no conversion.
     state = fs.run(method, federation(1)).state
-    reader = _layers.Reader(nets.parse(NETWORK), "auto", 4096)
+    reader = layers.Reader(nets.parse(NETWORK), "auto", 4096)
     stages = reader.network.stages((28, 28), CLASSES)
-    source, inputs = _layers.Source(x), []
+    source, inputs = layers.Source(x), []
     for depth, stage in enumerate(stages):
-        blocks = _layers.blocks(reader, stages, method.message(state, ""), source, depth)
+        blocks = layers.blocks(reader, stages, method.message(state, ""), source, depth)
         inputs.append(np.concatenate([nets.mean_rows(stage, values) for _, values in blocks]))
 
     def floor() -> None:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 import fedsolve as fs
 from fedsolve import blas
 from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
+from fedsolve.families.ridge import linear
 from fedsolve.features.maps import RandomProjection
+from fedsolve.method import Server, Site
 from fedsolve.methods.fedprior import Knowledge
 from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten
@@ -139,7 +140,9 @@ def fedhip_grid(federation: fs.Federation, beta: float = 1.0, alphas: tuple[floa
     A personal model is ridge towards the global one in the metric of H = A + beta I: with Q the rows where H is the
     identity, its scores are those of the global one plus alpha Q_test (I + alpha Q'Q)^-1 Q' (Y - F G).
     """
-    parts = [_ridge.moments(federation.task, client.train) for client in federation.clients.values()]
+    parts = [
+        linear.moments(Site(federation.task, client.train, 1, derive(0))) for client in federation.clients.values()
+    ]
     total = fs.Moments.zero(parts[0].features, parts[0].targets, parts[0].space)
     for part in parts:
         total = total + part
@@ -148,10 +151,10 @@ def fedhip_grid(federation: fs.Federation, beta: float = 1.0, alphas: tuple[floa
     for client in federation.clients.values():
         if client.test is None or not len(client.test):
             continue
-        train, test = (_ridge.design(samples, intercept=False) for samples in (client.train, client.test))
+        train, test = (linear.design(samples, intercept=False) for samples in (client.train, client.test))
         both = whiten(total, beta, np.vstack([train, test]))
         own, other = both[: len(train)], both[len(train) :]
-        path = RidgePath.of(own, _ridge.one_hot(client.train.labels, federation.task.classes) - train @ weights)
+        path = RidgePath.of(own, linear.one_hot(client.train.labels, federation.task.classes) - train @ weights)
         along = other @ (own.T @ path.basis)
         for alpha in alphas:
             moved = along @ (alpha / (1.0 + alpha * path.squares)[:, None] * path.projected)
@@ -175,7 +178,7 @@ def streams(
     settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    seeds = fs.APFL().init_server(None, derive(seed, "server"))["seeds"]  # type: ignore[arg-type]
+    seeds = fs.APFL().init_server(Server(Task(int(y.max()) + 1, x.shape[1:]), 0, derive(seed, "server")))["seeds"]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
     widths = {int(width) for width in ranges["d_primary"]} if "apfl grid" in {name for _, name in wanted} else set()
@@ -242,7 +245,7 @@ def apfl_accuracy(
     """Mean accuracy over clients of APFL, each choosing its beta and lam; `scores` of the shared stream on all rows."""
     right = []
     for train, test in split:
-        classes = _ridge.one_hot(y[train], scores.shape[1])
+        classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]
         unseen = classes - targets / (1.0 - leverage)
         beta, lam = method._choose(unseen, psi[train], targets, Samples(psi[train], y[train]))
@@ -268,7 +271,7 @@ def apfl_grid(
             along = psi[test] @ (psi[train].T @ path.basis)
             for shared, scores in priors.items():
                 known = scores[test].astype(np.float64)
-                residuals = _ridge.one_hot(y[train], known.shape[1]) - scores[train]
+                residuals = linear.one_hot(y[train], known.shape[1]) - scores[train]
                 projected = path.basis.T @ residuals
                 for beta in betas:
                     moved = along @ (projected / (path.squares + beta)[:, None])  # APFL (13)

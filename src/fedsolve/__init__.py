@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from fedsolve.errors import SingularError as SingularError
     from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
+    from fedsolve.method import Personal as Personal
     from fedsolve.method import Plan as Plan
+    from fedsolve.method import Server as Server
+    from fedsolve.method import Site as Site
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.local import Local as Local
+    from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
@@ -69,7 +73,7 @@ _HOMES = {
     "fedsolve.study.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),
-    "fedsolve.method": ("Method", "Plan"),
+    "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),
     "fedsolve.moments": ("Moments",),
@@ -84,16 +88,15 @@ def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     if name[:1].isupper():  # a method of the catalogue, by its class name
-        from fedsolve.methods import CATALOGUE
+        from fedsolve.methods import homes
 
-        for home in CATALOGUE.values():
-            module, _, attribute = home.partition(":")
+        for module, attribute in homes():
             if attribute == name:
                 return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'fedsolve' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from fedsolve.methods import CATALOGUE
+    from fedsolve.methods import homes
 
-    return sorted([*_HOME_OF, *(home.partition(":")[2] for home in CATALOGUE.values()), "__version__"])
+    return sorted([*_HOME_OF, *(attribute for _, attribute in homes()), "__version__"])

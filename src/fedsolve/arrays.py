@@ -80,6 +80,13 @@ def finite(array: Array) -> bool:
         return math.isfinite(array.sum()) or bool(np.isfinite(array).all())
 
 
+def softmax(scores: Array) -> Float:
+    """Scores as probabilities, one row per sample, in float64. Written here since scipy.special is slow to load."""
+    powers: Float = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
+    powers /= powers.sum(axis=1, keepdims=True)
+    return powers
+
+
 def _matching(left: Arrays, right: Arrays) -> None:
     if left.keys() != right.keys():
         raise DataError(f"cannot add: {sorted(left.keys() ^ right.keys())} are on one side only")

@@ -1,7 +1,8 @@
 """The Method protocol: a frozen dataclass of hyper-parameters with pure functions, in two halves.
 
-The server half never sees data; the client half never sees server state. What one knows of the other is what
-was sent. State goes in and comes out; nothing that was given is written to.
+The server half never sees data; the client half never sees server state. What one knows of the other is what was sent.
+State goes in and comes out; nothing that was given is written to. Everything else that a function may need, the task,
+the round, a generator, the client's samples, is in the context it is given: a `Server` or a `Site`.
 
 Where most methods do the same, the protocol has a body that a method may inherit; methods never inherit from methods.
 """
@@ -9,28 +10,64 @@ Where most methods do the same, the protocol has a body that a method may inheri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, softmax
 from fedsolve.data.federation import Samples, Task
+from fedsolve.laws import Law
 
 Fold: TypeAlias = Literal["sum", "collect"] | Mapping[str, str]
+Purpose: TypeAlias = Literal["update", "personalize"]
+Workers: TypeAlias = Literal["threads", "processes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Who takes part in a round, and how their replies are folded into what `aggregate` is given.
 
-    - "sum": one mapping, the sum over clients. One copy on the server whatever the number of clients.
-    - "collect": every reply, under its client's name ("client-03/weight").
-    - a mapping from client to group: a sum for each group, under the group's name.
+    - `fold="sum"`: one mapping, the sum over clients. One copy on the server whatever the number of clients.
+    - `fold="collect"`: every reply, under its client's name ("client-03/weight").
+    - `fold` a mapping from client to group: a sum for each group, under the group's name.
+
+    Arrays whose names begin with a prefix in `each` are not added up but stay per client, whatever the fold: with
+    `each=("head",)`, "head/weight" of client-03 is found under "client-03/head/weight".
     """
 
     clients: tuple[str, ...]
     fold: Fold = "sum"
+    each: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the server half computes: the task, the round (0 before the first), and a generator for this call."""
+
+    task: Task
+    round: int
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the client half computes: the task, the client's training samples, and what the loop knows of it."""
+
+    task: Task
+    train: Samples = field(repr=False)
+    round: int
+    rng: np.random.Generator
+    counted: bool = False  # whether the server has the reply to the client's last update
+    pace: float = 1.0  # how much more a slow client should take on at a time; 1 unless the method is `paced`
+
+
+class Personal(NamedTuple):
+    """A client's model, and the hyper-parameters that were chosen for this client, by name."""
+
+    model: Arrays
+    chosen: Mapping[str, float] = MappingProxyType({})
 
 
 @runtime_checkable
@@ -40,7 +77,10 @@ class Method(Protocol):
     name: ClassVar[str]  # in the catalogue and on the command line
     paper: ClassVar[str]  # where it is from
     sends: ClassVar[str]  # what a client sends, in words
-    laws: ClassVar[frozenset[str]]  # what it promises; see checks.LAWS
+    laws: ClassVar[tuple[Law, ...]]  # what it promises; see fedsolve.laws
+    targets: ClassVar[tuple[str, ...]] = ("classes",)  # the kinds of targets it can learn
+    closed_form: ClassVar[bool] = True  # solved, not descended: fast enough to train clients alone beside it
+    workers: ClassVar[Workers] = "threads"  # how clients run side by side; torch has one generator per process
 
     @property
     def rounds(self) -> int:
@@ -48,17 +88,17 @@ class Method(Protocol):
         return 1
 
     @property
-    def processes(self) -> bool:
-        """Whether clients side by side need processes of their own and not threads, as torch's one generator asks."""
+    def paced(self) -> bool:
+        """Whether slow clients are told how slow they are, in `Site.pace`."""
         return False
 
     @property
-    def paced(self) -> bool:
-        """Whether clients are told how slow they are: `update` then finds `pace`, 1 or more, in its message."""
-        return False
+    def alone(self) -> Mapping[str, object] | None:
+        """The settings of `local` that differ from this method in nothing but being alone; None: it is alone itself."""
+        return {}
 
     # --- server half ---
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+    def init_server(self, server: Server) -> Arrays:
         """The server's state before the first round: empty, unless a method says otherwise."""
         return {}
 
@@ -66,33 +106,39 @@ class Method(Protocol):
         """Who of the present `clients` takes part in this round, and how replies fold: all of them, summed."""
         return Plan(tuple(clients))
 
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """What the server sends to a client, before an update and for personalisation."""
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
+        """What the server sends to a client, before an update or for personalisation."""
         ...
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The next state, from the folded replies of those that answered."""
         ...
 
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """Numbers of the server's state that a reader wants to see; one called "loss" is shown with every round."""
+        return {}
+
     # --- client half ---
-    def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
+    def init_client(self, site: Site) -> Arrays:
         """The client's private state before its first round. It never leaves the client."""
         return {}
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """One round of work: the new private state, and the reply."""
         ...
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
-        """The client's model. Its 0-d arrays are the hyper-parameters that were chosen for this client."""
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
+        """The client's model, and what was chosen for it."""
         ...
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The one global model that a message carries, where the method has one."""
+        """The one global model that a message for personalisation carries, where the method has one."""
         return None
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores, one row a sample and one column a class; the largest wins."""
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
+        """Scores, one row per sample and one column per class; the largest wins."""
         ...
+
+    def probabilities(self, model: Arrays, scores: Array) -> Array:
+        """The probability of each class, from scores: their softmax, unless a method knows better."""
+        return softmax(scores)

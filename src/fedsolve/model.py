@@ -36,16 +36,20 @@ class Model:
         wanted, features = self.task.inputs, self.task.features
         if isinstance(inputs, Pictures):
             if wanted == ANY_SIZE:
-                return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False))
+                return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False), self.task)
             inputs = inputs.stacked()
         x = check_inputs(inputs, "inputs")
         if len(wanted) != x.ndim - 1 or any(side not in (-1, x.shape[i]) for i, side in enumerate(wanted, 1)):
             raise DataError(f"the model of {self.owner!r} takes inputs of shape {wanted}; got {x.shape[1:]}")
-        return self.method.predict(self.arrays, extract(features, x, progress, keep=False))
+        return self.method.predict(self.arrays, extract(features, x, progress, keep=False), self.task)
 
     def predict(self, inputs: ArrayLike | Pictures) -> NDArray[np.int64]:
         """The class number of each sample."""
         return np.asarray(np.argmax(self.scores(inputs), axis=1), dtype=np.int64)
+
+    def predict_proba(self, inputs: ArrayLike | Pictures) -> Array:
+        """The probability of each class, one row per sample; how it follows from the scores, the method says."""
+        return self.method.probabilities(self.arrays, self.scores(inputs))
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file that `load_model` reads."""
@@ -95,7 +99,7 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
         owner = metadata["owner"]
         check(arrays, "its arrays")
         # The arrays fit together if they give one score a class for an input of nothing.
-        blank = method.predict(arrays, np.zeros((1, *task.shape)))
+        blank = method.predict(arrays, np.zeros((1, *task.shape)), task)
         if blank.shape != (1, task.classes):
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
     except FedsolveError as error:

@@ -112,6 +112,7 @@ class Result:
     models: Mapping[str, Model]
     shared: Model | None  # the one global model, where the method has one
     state: Arrays  # the server's
+    server: Mapping[str, float] = field(default_factory=dict)  # figures of that state, as the method tells them
 
     @property
     def accuracy(self) -> Accuracy:
@@ -144,7 +145,6 @@ class Result:
 
     def json(self) -> dict[str, Any]:
         """The content of result.json."""
-        server = {name: array.item() for name, array in self.state.items() if array.ndim == 0}
         return {
             "format": FORMAT,
             "method": self.method,
@@ -155,7 +155,7 @@ class Result:
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
             "history": [line.json() for line in self.history],
-            "server": server,
+            "server": dict(self.server),
             "versions": versions(),
             "data": dict(self.data),
         }
@@ -231,6 +231,7 @@ class Result:
                 models=_SavedModels(folder / "models", tuple(clients), kind),
                 shared=load_model(shared, kind) if shared.exists() else None,
                 state=state,
+                server=found.get("server", {}),
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import parameters
 from fedsolve.checks import CheckError, check_method
-from fedsolve.families.ridge import moments
+from fedsolve.families.ridge import linear
 from fedsolve.methods.afl import AFL
 
 
@@ -25,15 +25,15 @@ def test_the_sound_method_passes() -> None:
 
 
 class WritesState(Sound):
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         replies["count"][...] = 0
-        return super().aggregate(state, {**replies, "count": np.array(5)})
+        return super().aggregate(state, {**replies, "count": np.array(5)}, server)
 
 
 class SetsStateInPlace(Sound):
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         state["seen"] = np.array(1)
-        return super().aggregate(state, replies)
+        return super().aggregate(state, replies, server)
 
 
 SMUGGLED: dict[str, Any] = {}
@@ -42,9 +42,9 @@ SMUGGLED: dict[str, Any] = {}
 class SmugglesThroughAGlobal(Sound):
     """The client reads what the server left in memory: impossible over a network."""
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+    def update(self, private: Any, message: Any, site: Any) -> Any:
         SMUGGLED["calls"] = SMUGGLED.get("calls", 0) + 1
-        private, reply = super().update(private, message, task, train, rng)
+        private, reply = super().update(private, message, site)
         return private, {**reply, "cross": reply["cross"] * SMUGGLED["calls"]}
 
 
@@ -52,15 +52,15 @@ class SmugglesThroughAGlobal(Sound):
 class KeepsStateOnItself(Sound):
     memory: dict[str, Any] = field(default_factory=dict, compare=False)
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
+    def update(self, private: Any, message: Any, site: Any) -> Any:
         self.memory["calls"] = self.memory.get("calls", 0) + 1
-        private, reply = super().update(private, message, task, train, rng)
+        private, reply = super().update(private, message, site)
         return private, {**reply, "cross": reply["cross"] * self.memory["calls"]}
 
 
 class GlobalRandomness(Sound):
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        private, reply = super().update(private, message, task, train, rng)
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        private, reply = super().update(private, message, site)
         return private, {**reply, "cross": reply["cross"] + 1e-9 * np.random.rand()}  # noqa: NPY002
 
 
@@ -68,56 +68,56 @@ class SendsSamples(Sound):
     def plan(self, state: Any, clients: Any) -> Any:
         return fs.Plan(tuple(clients), "collect")
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        return {}, {**moments(task, train, intercept=False).arrays(), "labels": train.labels}
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        return {}, {**linear.moments(site).arrays(), "labels": site.train.labels}
 
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         names = {name.partition("/")[0] for name in replies}
         total = {part: sum(replies[f"{n}/{part}"] for n in names) for part in ("triangle", "cross", "count")}
-        return super().aggregate(state, {name: np.asarray(array) for name, array in total.items()})
+        return super().aggregate(state, {name: np.asarray(array) for name, array in total.items()}, server)
 
 
 class HalfPrecision(Sound):
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        private, reply = super().update(private, message, task, train, rng)
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        private, reply = super().update(private, message, site)
         return private, {**reply, "triangle": reply["triangle"].astype(np.float32).astype(np.float64)}
 
 
 class NormalisesDataInPlace(Sound):
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        inputs = train.inputs
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        inputs = site.train.inputs
         inputs /= 2.0
-        return super().update(private, message, task, train, rng)
+        return super().update(private, message, site)
 
 
 class AcceptsNaN(Sound):
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        clean = fs.Samples(np.nan_to_num(train.inputs), train.labels)
-        return super().update(private, message, task, clean, rng)
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        clean = fs.Samples(np.nan_to_num(site.train.inputs), site.train.labels)
+        return super().update(private, message, replace(site, train=clean))
 
 
 class WritesToTheMessage(Sound):
-    def personalize(self, private: Any, message: Any, task: Any, train: Any) -> Any:
+    def personalize(self, private: Any, message: Any, site: Any) -> Any:
         message["weight"][...] *= 1.0
-        return message
+        return fs.Personal(message)
 
 
 class ReturnsAScalar(Sound):
-    def aggregate(self, state: Any, replies: Any) -> Any:
-        return {**super().aggregate(state, replies), "rcond": replies["count"] + np.array(1)}
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+        return {**super().aggregate(state, replies, server), "rcond": replies["count"] + np.array(1)}
 
 
 class RidgeOfConfiguredClients(Sound):
     """Clients add a ridge each, and the server takes off what six of them would have added, whoever answered."""
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        own = moments(task, train, intercept=False)
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        own = linear.moments(site)
         return {}, fs.Moments.from_gram(own.gram + np.eye(own.features), own.cross, own.count).arrays()
 
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         total = fs.Moments.from_arrays(replies)
         without = fs.Moments.from_gram(total.gram - 6 * np.eye(total.features), total.cross, total.count)
-        return super().aggregate(state, without.arrays())
+        return super().aggregate(state, without.arrays(), server)
 
 
 class RemembersWhoWasAsked(Sound):
@@ -127,20 +127,20 @@ class RemembersWhoWasAsked(Sound):
         SMUGGLED["asked"] = len(clients)
         return fs.Plan(tuple(clients))
 
-    def aggregate(self, state: Any, replies: Any) -> Any:
-        return super().aggregate(state, {**replies, "cross": replies["cross"] / SMUGGLED["asked"]})
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+        return super().aggregate(state, {**replies, "cross": replies["cross"] / SMUGGLED["asked"]}, server)
 
 
 class GuessesOnly(Sound):
-    def predict(self, model: Any, inputs: Any) -> Any:
+    def predict(self, model: Any, inputs: Any, task: Any) -> Any:
         return np.zeros((len(inputs), model["weight"].shape[1]))
 
 
 class RidgePerClient(Sound):
     """Every client adds the ridge, so that it grows with the number of clients."""
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        own = moments(task, train, intercept=False)
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        own = linear.moments(site)
         return {}, fs.Moments.from_gram(own.gram + np.eye(own.features), own.cross, own.count).arrays()
 
 
@@ -157,12 +157,12 @@ class NotFrozen:
     """Nothing of a method but the name."""
 
     name = "not-frozen"
-    laws: frozenset[str] = frozenset()
+    laws: tuple[Any, ...] = ()
     rounds: int = 1
 
 
 class ClaimsAnUnknownLaw(Sound):
-    laws = frozenset({"perfect"})
+    laws = ("perfect",)  # type: ignore[assignment]
 
 
 DEFECTS: list[tuple[type, str]] = [

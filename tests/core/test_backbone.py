@@ -420,7 +420,7 @@ def test_clients_with_another_network_refuse_by_name(tmp_path: Path) -> None:
     """Before anything is computed, and saying what differs."""
     from dataclasses import replace
 
-    from fedsolve.runtime.loop import Request, handle
+    from fedsolve.runtime.client import Request, handle
 
     mine = maps.parse(f"onnx:{write_onnx(tmp_path / 'a.onnx')},{NORMAL}")
     others = {

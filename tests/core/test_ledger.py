@@ -18,6 +18,7 @@ from fedsolve.ledger.store import FOLD, Ledger
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.total import Total
 from tests.conftest import relative
+from tests.contexts import site
 
 FEATURES, CLASSES = 12, 4
 TASK = fs.Task(CLASSES, (FEATURES,))
@@ -33,8 +34,7 @@ def data(number: int, samples: int = 40) -> tuple[Any, Any]:
 def contribution(terms: Terms, number: int, client: str = "", samples: int = 40) -> Contribution:
     x, y = data(number, samples)
     train = fs.Samples(x, y)
-    rng = np.random.default_rng(0)
-    _, reply = terms.method.update({}, terms.message, terms.task, train, rng)
+    _, reply = terms.method.update({}, terms.message, site(terms.task, train))
     return Contribution.of(client or f"site-{number:04d}", reply)
 
 
@@ -42,8 +42,8 @@ def state_of(terms: Terms, numbers: list[int]) -> Any:
     """A second derivation: one sum over all samples."""
     pairs = [data(number) for number in numbers]
     x, y = np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
-    _, reply = terms.method.update({}, terms.message, terms.task, fs.Samples(x, y), np.random.default_rng(0))
-    return terms.method.aggregate(terms.start, reply)
+    _, reply = terms.method.update({}, terms.message, site(terms.task, fs.Samples(x, y)))
+    return terms.aggregate(reply)
 
 
 def raw(ledger: Ledger) -> Any:
@@ -286,7 +286,7 @@ def test_honest_contributions_with_constant_zero_and_wild_features_pass(tmp_path
         for number in range(10):
             x, y = data(number, samples=int(3 * 4 ** (number % 4)))
             x[:, 2] = 1.0
-            _, reply = method.update({}, {}, TASK, fs.Samples(x * scales, y % (1 + number % CLASSES)), None)  # type: ignore[arg-type]
+            _, reply = method.update({}, {}, site(TASK, fs.Samples(x * scales, y % (1 + number % CLASSES))))
             assert validate.examine(terms, reply).samples == len(y)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.families import ridge as _ridge
+from fedsolve.families.ridge import choice
 from tests.conftest import pooled, relative
 from tests.methods.oracles import afl_pairwise, stacked
 
@@ -122,7 +122,7 @@ def test_auto_ridge_is_the_cross_validated_one_whatever_the_split(intercept: boo
         return float(np.square(wanted - hat @ wanted).sum() / (80 - intercept - np.trace(hat)) ** 2)
 
     unit = np.square(centred).sum() / 30
-    assert chosen[0] == pytest.approx(min(_ridge.SHARED_RIDGES, key=lambda factor: error(factor * unit)) * unit)
+    assert chosen[0] == pytest.approx(min(choice.SHARED_RIDGES, key=lambda factor: error(factor * unit)) * unit)
     weights = stacked([(1.0, centred, wanted)], chosen[0])
     assert relative(result.state["weight"], weights) < 1e-8
 

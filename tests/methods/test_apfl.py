@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families import ridge as _ridge
+from fedsolve.families.ridge import choice
 from fedsolve.features.maps import RandomProjection
 from fedsolve.solver import cross_validated_ridge
 from tests.conftest import pooled, relative
+from tests.contexts import site
 from tests.methods.oracles import stacked
 from tests.methods.test_fedhip import federation, pairs
 
@@ -110,11 +111,11 @@ def test_auto_looks_at_leave_one_out_scores(counted: bool, monkeypatch: pytest.M
         seen.extend(zip(candidates, predictions, strict=True))  # type: ignore[call-overload]
         return candidates[0]
 
-    monkeypatch.setattr(_ridge, "best", best)
+    monkeypatch.setattr(choice, "best", best)
     method = fs.APFL(**SMALL)
     state = fs.run(fs.APFL(**SMALL, beta=1.0, lam=1.0), fed).state
-    private = {"counted": np.array(counted)}
-    method.personalize(private, method.message(state, "c1"), fed.task, fed.clients["c1"].train)
+    me = site(fed.task, fed.clients["c1"].train, counted=counted)
+    method.personalize({}, method.message(state, "c1", "personalize"), me)
     x, y = pairs(fed)[1]
     phi, psi = (RandomProjection(d, "relu", int(s)) for d, s in zip((12, 9), state["seeds"], strict=True))
     prior = phi(x) @ state["weight"]

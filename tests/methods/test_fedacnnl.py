@@ -10,10 +10,11 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.data.partition import parse as partition
-from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import layers
 from fedsolve.families.layered import network as nets
 from fedsolve.rng import derive
 from tests.conftest import relative
+from tests.contexts import server, site
 
 CLASSES = 4
 ACTIVATIONS = {"relu": lambda z: z * (z > 0), "leaky": lambda z: z * np.where(z > 0, 1.0, 0.01), "tanh": np.tanh}
@@ -95,7 +96,7 @@ def slow_training(text: str, x: Any, y: Any, gamma: float, seed: int) -> list[An
 
 def full(text: str, model: Any) -> list[Any]:
     """The matrices of a model's layers, encodings multiplied out, intercepts last."""
-    found, result = _layers.layers(model), []
+    found, result = layers.layers(model), []
     items = [item for item in nets.parse(text).items if item.kind in ("dense", "conv")]
     for number, (layer, item) in enumerate(zip(found, items, strict=True)):
         scores = nets.stacked(layer)
@@ -147,15 +148,16 @@ def test_a_layer_on_its_own_is_a_classifier() -> None:
     x, y = images()
     method = fs.FedACnnL(network="conv:3x3x6,relu,dense")
     fed = federation(x, y, "iid", 4)
-    state = method.init_server(fed.task, derive(0, "server"))
+    state = method.init_server(server(fed.task, derive(0, "server")))
     replies = [
-        method.update({}, method.message(state, ""), fed.task, c.train, derive(0))[1] for c in fed.clients.values()
+        method.update({}, method.message(state, "", "update"), site(fed.task, c.train, derive(0)))[1]
+        for c in fed.clients.values()
     ]
-    state = method.aggregate(state, {n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]})
-    model = method.message(state, "")
+    state = method.aggregate(state, {n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]}, server(fed.task))
+    model = method.message(state, "", "update")
     weights = np.vstack([model["layer/0/weight"], model["layer/0/intercept"]])
     wanted = np.mean([[*p.ravel(), 1.0] @ weights for p in patches(unit(x[0]), 3, 3, 1, 0)], axis=0)
-    np.testing.assert_allclose(method.predict(model, x[:1])[0], wanted, atol=1e-12)
+    np.testing.assert_allclose(method.predict(model, x[:1], fed.task)[0], wanted, atol=1e-12)
     history = fs.run(fs.FedACnnL(network="mlp:30"), fs.Table.make("images", x, y).split("iid", clients=3)).history
     assert all(entry.accuracy is not None and entry.accuracy > 0.5 for entry in history)
 
@@ -191,11 +193,15 @@ def test_activations_are_kept_so_that_layers_do_not_cost_their_square(
     x, y = images()
     method = fs.FedACnnL(network="mlp:9,8,7,6", cache=cache)
     fed = federation(x, y, "iid", 1)
-    train, private, state = fed.clients["client-00"].train, {}, method.init_server(fed.task, derive(0, "server"))
+    train, private, state = (
+        fed.clients["client-00"].train,
+        {},
+        method.init_server(server(fed.task, derive(0, "server"))),
+    )
     counting = Counting(monkeypatch)
     for _ in range(method.rounds):
-        private, reply = method.update(private, method.message(state, ""), fed.task, train, derive(0))  # type: ignore[assignment]
-        state = method.aggregate(state, reply)
+        private, reply = method.update(private, method.message(state, "", "update"), site(fed.task, train, derive(0)))  # type: ignore[assignment]
+        state = method.aggregate(state, reply, server(fed.task))
         assert sum(array.nbytes for array in private.values()) <= 1e6 * cache
     assert counting.calls == passes
 
@@ -206,16 +212,16 @@ def test_a_client_that_missed_a_round_goes_on_from_where_it_is() -> None:
     fed = federation(x, y, "iid", 2)
     names = list(fed.clients)
     whole = fs.run(method, fed)
-    message = {name: array for name, array in whole.state.items() if name in method.message(whole.state, "")}
+    message = {name: array for name, array in whole.state.items() if name in method.message(whole.state, "", "update")}
     train = fed.clients[names[0]].train
 
     def upto(depth: int) -> dict[str, Any]:
         return {n: a for n, a in message.items() if n == "seeds" or int(n.split("/")[1]) < depth}
 
-    private, _ = method.update({}, upto(1), fed.task, train, derive(0))
+    private, _ = method.update({}, upto(1), site(fed.task, train, derive(0)))
     assert int(private["depth"]) == 1
-    _, late = method.update(private, upto(3), fed.task, train, derive(0))
-    _, fresh = method.update({}, upto(3), fed.task, train, derive(0))
+    _, late = method.update(private, upto(3), site(fed.task, train, derive(0)))
+    _, fresh = method.update({}, upto(3), site(fed.task, train, derive(0)))
     for name in late:
         np.testing.assert_allclose(late[name], fresh[name], rtol=1e-9, atol=1e-9)
 
@@ -225,7 +231,7 @@ def test_slow_clients_get_larger_blocks_and_the_same_model(monkeypatch: pytest.M
     x, y = images(200)
     fed = federation(x, y, "iid", 4)
     seen: dict[int, list[int]] = {}
-    statistics = _layers.statistics
+    statistics = layers.statistics
 
     def slow(reader: Any, stages: Any, model: Any, source: Any, labels: Any, depth: int) -> Any:
         blocks = -(-len(labels) // reader.block)
@@ -234,7 +240,7 @@ def test_slow_clients_get_larger_blocks_and_the_same_model(monkeypatch: pytest.M
             time.sleep(0.02 * blocks)
         return statistics(reader, stages, model, source, labels, depth)
 
-    monkeypatch.setattr(_layers, "statistics", slow)
+    monkeypatch.setattr(layers, "statistics", slow)
     settings: dict[str, Any] = {"network": "mlp:9,8,7,6", "block": 4, "limit": 20}
     paced, plain = (fs.run(fs.FedACnnL(**settings, adaptive=on), fed, workers=1) for on in (True, False))
     sizes = seen[fed.clients["client-02"].train.labels.ctypes.data][: paced.rounds]

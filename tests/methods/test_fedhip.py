@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families import ridge as _ridge
+from fedsolve.families.ridge import choice
 from fedsolve.methods import fedhip
 from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
+from tests.contexts import site
 from tests.methods.oracles import fedhip_personal, fedhip_recursion, stacked
 
 
@@ -94,13 +95,15 @@ def test_leave_one_out_of_alpha_against_leaving_one_out(
     me, rest = pairs(fed)[1], [pairs(fed)[0], pairs(fed)[2]]
     seen: list[np.ndarray] = []
     monkeypatch.setattr(
-        _ridge, "best", lambda candidates, predictions, labels: seen.extend(predictions) or candidates[0]
+        choice, "best", lambda candidates, predictions, labels: seen.extend(predictions) or candidates[0]
     )
     method = fs.FedHiP(beta=0.7, intercept=intercept)
     absent = [] if counted else ["c1"]
-    server = fs.run(fs.FedHiP(alpha=0.0, beta=0.7, intercept=intercept), fed, absent=absent).state
+    state = fs.run(fs.FedHiP(alpha=0.0, beta=0.7, intercept=intercept), fed, absent=absent).state
     seen.clear()
-    method.personalize({"counted": np.array(counted)}, method.message(server, "c1"), fed.task, fed.clients["c1"].train)
+    method.personalize(
+        {}, method.message(state, "c1", "personalize"), site(fed.task, fed.clients["c1"].train, counted=counted)
+    )
     assert len(seen) == len(fedhip.ALPHAS)
     for alpha, scores in list(zip(fedhip.ALPHAS, seen, strict=True))[::4]:
         for i in range(len(me[0])):
@@ -159,7 +162,7 @@ def test_auto_beta_is_the_servers_and_clients_use_it() -> None:
     beta = float(auto.state["beta"])
     assert auto.json()["server"]["beta"] == beta
     total = fs.Moments.of(np.vstack([x for x, _ in pairs(fed)]), np.vstack([y for _, y in pairs(fed)]).argmax(1))
-    assert beta == pytest.approx(cross_validated_ridge(total, _ridge.SHARED_RIDGES), rel=1e-9)
+    assert beta == pytest.approx(cross_validated_ridge(total, choice.SHARED_RIDGES), rel=1e-9)
     fixed = fs.run(fs.FedHiP(alpha=3.0, beta=beta), fed)
     for name in fed.clients:
         assert relative(auto.models[name].arrays["weight"], fixed.models[name].arrays["weight"]) < 1e-12

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.arrays import take
 from fedsolve.checks import sample_federation
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient.settings import MODELS, Training
 from fedsolve.methods import create
 from fedsolve.rng import derive
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from fedsolve.families.gradient import training as _torch  # noqa: E402
-from fedsolve.families.gradient import zoo as _models  # noqa: E402
+from fedsolve.families.gradient import training, zoo  # noqa: E402
+from tests.contexts import server, site  # noqa: E402
 
 SMALL: dict[str, Any] = {"model": "mlp:8", "rounds": 2, "epochs": 2, "batch": 16, "lr": 0.05}
 
@@ -60,11 +61,14 @@ def plain_sgd(
 def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     x, y = images(count)
     task = fs.Task(3, (16, 16))
-    settings = _sgd.Training(model="lenet5", epochs=2, batch=16, lr=0.05, sgd_momentum=0.5)
-    start = _torch.initial("lenet5", task, derive(0, "start"))
-    anchor = _torch.initial("lenet5", task, derive(1, "start"))
-    found, loss = _torch.train(
-        settings, start, task, fs.Samples(x, y), derive(0, "x"), hook=_torch.towards(anchor, strength, "lenet5", task)
+    settings = Training(model="lenet5", epochs=2, batch=16, lr=0.05, sgd_momentum=0.5)
+    start = training.initial("lenet5", task, derive(0, "start"))
+    anchor = training.initial("lenet5", task, derive(1, "start"))
+    found, loss = training.train(
+        settings,
+        start,
+        site(task, fs.Samples(x, y), derive(0, "x")),
+        hook=training.towards(anchor, strength, "lenet5", task),
     )
     rng = derive(0, "x")
     rng.integers(2**63)  # the seed of torch's own generator
@@ -99,7 +103,7 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
 def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
     start, gradient = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
     moved = start.clone(memory_format=torch.channels_last)
-    step = _torch._sgd_step([moved], 0.1, 0.5)
+    step = training._sgd_step([moved], 0.1, 0.5)
     for _ in range(2):
         step([gradient])
     np.testing.assert_allclose(moved, start - 0.1 * gradient * (1 + 1.5), rtol=1e-5, atol=1e-6)
@@ -108,10 +112,10 @@ def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
 def test_frozen_tensors_stay_and_the_others_move() -> None:
     x, y = images()
     task = fs.Task(3, (16, 16))
-    start = _torch.initial("cnn", task, derive(0))
-    body = _torch.body("cnn", task)
-    found, _ = _torch.train(_sgd.Training(model="cnn"), start, task, fs.Samples(x, y), derive(1), frozen=body)
-    for name in start.keys() - {"classes"}:
+    start = training.initial("cnn", task, derive(0))
+    body = training.body("cnn", task)
+    found, _ = training.train(Training(model="cnn"), start, site(task, fs.Samples(x, y), derive(1)), frozen=body)
+    for name in start:
         assert (found[name].tobytes() == start[name].tobytes()) == (name in body)
 
 
@@ -128,11 +132,11 @@ def test_frozen_tensors_stay_and_the_others_move() -> None:
 )
 def test_models_have_the_widths_they_say(model: str, shape: tuple[int, ...], count: int) -> None:
     task = fs.Task(10, shape)
-    made = _torch.initial(model, task, derive(0))
+    made = training.initial(model, task, derive(0))
     assert sum(array.size for name, array in made.items() if name != "classes") == count
-    head = made.keys() - _torch.body(model, task) - {"classes"}
+    head = made.keys() - training.body(model, task)
     assert head == {"head.weight", "head.bias"}
-    assert _torch.scores(model, made, np.zeros((3, *shape), np.uint8)).shape == (3, 10)
+    assert training.scores(model, made, np.zeros((3, *shape), np.uint8), task).shape == (3, 10)
 
 
 def test_pooling_first_gives_the_same_values() -> None:
@@ -145,7 +149,7 @@ def test_pooling_first_gives_the_same_values() -> None:
 def test_inputs_keep_their_meaning(dtype: Any) -> None:
     x, _ = images(5, channels=3)
     given = x if dtype == np.uint8 else (x / 255).astype(dtype) if dtype != np.int64 else x.astype(dtype)
-    found = _torch._inputs(given).numpy()
+    found = training._inputs(given).numpy()
     assert found.shape == (5, 3, 16, 16)
     wanted = given / 127.5 - 1 if dtype == np.uint8 else given
     np.testing.assert_allclose(found, np.moveaxis(wanted, -1, 1).astype(np.float32), rtol=1e-6, atol=1e-6)
@@ -154,7 +158,7 @@ def test_inputs_keep_their_meaning(dtype: Any) -> None:
 def test_first_weights_come_from_the_given_generator_alone() -> None:
     task = fs.Task(3, (6,))
     before = torch.random.get_rng_state()
-    one, two, three = (_torch.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
+    one, two, three = (training.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
     assert one["head.weight"].tobytes() == two["head.weight"].tobytes() != three["head.weight"].tobytes()
 
@@ -202,14 +206,14 @@ def test_own_models_with_dropout_and_batch_norm(name: str) -> None:
 def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
     federation = sample_federation(sizes=(40, 30))
     task = federation.task
-    assert _torch.body(OWN, task) == {
+    assert training.body(OWN, task) == {
         "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
     }  # fmt: skip
     method = fs.FedAvg(**{**SMALL, "model": OWN, "rounds": 1})
-    start = _sgd.unpacked(method.init_server(task, derive(0, "server")))
+    start = take("model", method.init_server(server(task, derive(0, "server"))))
     means, sizes = [], []
     for client in federation.clients.values():
-        trained, _ = _torch.train(method, start, task, client.train, derive(0, "update", client.name, 1))
+        trained, _ = training.train(method, start, site(task, client.train, derive(0, "update", client.name, 1)))
         means.append(trained["norm.running_mean"])
         sizes.append(len(client.train))
     wanted = np.average(means, axis=0, weights=sizes)
@@ -241,21 +245,20 @@ def test_models_that_cannot_be_are_refused(model: str, words: str) -> None:
 def test_fedavg_is_the_weighted_mean_of_local_training() -> None:
     federation = sample_federation()
     method = fs.FedAvg(**SMALL)
-    state = method.init_server(federation.task, derive(4, "server"))
+    state = method.init_server(server(federation.task, derive(4, "server")))
     for number in (1, 2):
-        start = _sgd.unpacked(state)
+        start = take("model", state)
         trained = {
-            name: _torch.train(method, start, federation.task, c.train, derive(4, "update", name, number))[0]
+            name: training.train(method, start, site(federation.task, c.train, derive(4, "update", name, number)))[0]
             for name, c in federation.clients.items()
         }
         sizes = [len(c.train) for c in federation.clients.values()]
         mean = {
-            tensor: np.average([model[tensor] for model in trained.values()], axis=0, weights=sizes)
-            for tensor in start.keys() - {"classes"}
+            tensor: np.average([model[tensor] for model in trained.values()], axis=0, weights=sizes) for tensor in start
         }
-        state = {**{f"model/{tensor}": a.astype(np.float32) for tensor, a in mean.items()}, "classes": np.array([3])}
+        state = {f"model/{tensor}": a.astype(np.float32) for tensor, a in mean.items()}
     found = fs.run(method, federation, seed=4).state
-    for name in state.keys() - {"classes"}:
+    for name in state:
         np.testing.assert_allclose(found[name], state[name], rtol=1e-3, atol=1e-5)
 
 
@@ -264,8 +267,10 @@ def test_fine_tuning_is_more_training_from_the_global_model() -> None:
     result = fs.run(fs.FedAvgFT(**SMALL, finetune=3), federation)
     assert result.shared is not None
     client = federation.clients["site-2"]
-    rng = np.random.default_rng(derive(0, "client", "site-2").integers(2**63, size=2))
-    wanted, _ = _torch.train(fs.FedAvg(**SMALL), result.shared.arrays, federation.task, client.train, rng, epochs=3)
+    rng = derive(0, "personalize", "site-2", SMALL["rounds"])
+    wanted, _ = training.train(
+        fs.FedAvg(**SMALL), result.shared.arrays, site(federation.task, client.train, rng), epochs=3
+    )
     for name, array in wanted.items():
         assert result.models["site-2"].arrays[name].tobytes() == array.tobytes()
 
@@ -287,7 +292,7 @@ def test_a_stronger_pull_keeps_ditto_nearer_to_the_global_model() -> None:
         return sum(
             float(np.square(model.arrays[name] - shared[name]).sum())
             for model in result.models.values()
-            for name in shared.keys() - {"classes"}
+            for name in shared
         )
 
     assert distance(5.0) < distance(0.5) < distance(0.0)
@@ -297,11 +302,11 @@ def test_fedala_blends_by_descent_between_zero_and_one() -> None:
     """One step of the blend against its definition, with the gradient by differences."""
     federation = sample_federation(sizes=(30,))
     task, samples = federation.task, federation.clients["site-0"].train
-    old, new = (_torch.initial("lr", task, derive(seed)) for seed in (0, 1))
+    old, new = (training.initial("lr", task, derive(seed)) for seed in (0, 1))
     ones = {name: np.ones_like(old[name]) for name in ("head.weight", "head.bias")}
-    settings = _sgd.Training(model="lr", batch=30)
+    settings = Training(model="lr", batch=30)
     eta = 0.3
-    weights, model = _torch.learn_blend(
+    weights, model = training.learn_blend(
         settings, old, new, ones, task, samples, derive(2), eta=eta, passes=1, settled=0.0
     )
 
@@ -327,12 +332,12 @@ def test_fedala_keeps_its_blend_between_rounds_and_to_itself() -> None:
     federation = sample_federation()
     method = fs.FedALA(**SMALL)
     task, client = federation.task, federation.clients["site-0"]
-    state = method.init_server(task, derive(0, "server"))
-    first, reply = method.update({}, method.message(state, ""), task, client.train, derive(1))
+    state = method.init_server(server(task, derive(0, "server")))
+    first, reply = method.update({}, method.message(state, "", "update"), site(task, client.train, derive(1)))
     assert not any(name.startswith("blend/") for name in first)  # nothing to blend yet
     assert not any("blend" in name for name in reply)
     moved = {name: array + np.float32(0.1) if name.startswith("model/") else array for name, array in state.items()}
-    second, _ = method.update(first, method.message(moved, ""), task, client.train, derive(2))
+    second, _ = method.update(first, method.message(moved, "", "update"), site(task, client.train, derive(2)))
     assert {name for name in second if name.startswith("blend/")} == {"blend/head.weight", "blend/head.bias"}
 
 
@@ -391,7 +396,7 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
     method = apa(centred=centred, scaled=scaled, normalise=normalise, eta=0.02, mu=0.4)
     rng = np.random.default_rng(0)
     count, task = 4, fs.Task(3, (6,))
-    state = dict(method.init_server(task, derive(0, "server")))
+    state = dict(method.init_server(server(task, derive(0, "server"))))
     names = [f"c{i}" for i in range(count)]
     size = sum(array.size for name, array in state.items() if name.startswith("start/model/"))
     bodies, trained = (rng.normal(size=(count, size)).astype(np.float32) for _ in range(2))
@@ -409,7 +414,7 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
     for name, row in zip(names, trained, strict=True):
         parts = {**fedapa._named(row, start), "loss": np.array(1.0), "count": np.array(5)}
         replies |= {f"{name}/{part}": array for part, array in parts.items()}
-    found = method.aggregate(state, replies)
+    found = method.aggregate(state, replies, server(task))
     wanted = slow_aggregate(method, weights, bodies.astype(float), trained.astype(float))
     np.testing.assert_allclose(found["weights"], wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["mixed"], wanted @ trained, rtol=1e-3, atol=1e-4)
@@ -449,12 +454,12 @@ def test_fedapa_keeps_heads_at_home_and_rows_at_one() -> None:
     federation = sample_federation()
     method = apa()
     task, client = federation.task, federation.clients["site-0"]
-    state = method.init_server(task, derive(0, "server"))
-    private, reply = method.update({}, method.message(state, "site-0"), task, client.train, derive(1))
+    state = method.init_server(server(task, derive(0, "server")))
+    private, reply = method.update({}, method.message(state, "site-0", "update"), site(task, client.train, derive(1)))
     assert {"head.weight", "head.bias"} <= private.keys()
     assert not any("head" in name for name in reply)
     result = fs.run(method, federation)
-    assert not any("head" in name for name in method.message(result.state, "site-0"))
+    assert not any("head" in name for name in method.message(result.state, "site-0", "update"))
     np.testing.assert_allclose(result.state["weights"].sum(1), 1.0)
     assert result.state["weights"].shape == (6, 6)
 
@@ -524,24 +529,27 @@ def test_fedapa_finds_two_groups_with_permuted_labels() -> None:
 
 def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
     assert fs.Local().rounds == 1
-    assert fs.Local(model="lr").rounds == 50
-    assert replace(fs.Local(model="lr", rounds=3)).rounds == 3
+    assert fs.Local(model="lr") == fs.LocalNetwork(model="lr") == create("local", {"model": "lr"})  # type: ignore[call-arg]
+    assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0)
+    assert fs.LocalNetwork(model="lr").rounds == 50
+    assert replace(fs.LocalNetwork(model="lr", rounds=3)).rounds == 3
     for wrong, name in (
         ({"epochs": 3}, "epochs"), ({"model": "lr", "ridge": 1.0}, "ridge"),
         ({"rounds": 2}, "rounds"), ({"model": "lr", "intercept": True}, "intercept"),
     ):  # fmt: skip
-        with pytest.raises(fs.ParameterError, match=name):
+        with pytest.raises(fs.FedsolveError, match=name):
             fs.Local(**wrong)
     federation = sample_federation()
-    result = fs.run(fs.Local(**SMALL), federation)
+    result = fs.run(fs.LocalNetwork(**SMALL), federation)
     assert result.bytes_up == result.bytes_down == 0
     rng = derive(0, "client", "site-0")
-    start = _torch.initial("mlp:8", federation.task, rng)
+    start = training.initial("mlp:8", federation.task, rng)
     for number in (1, 2):
-        start, _ = _torch.train(
-            fs.FedAvg(**SMALL), start, federation.task, federation.clients["site-0"].train,
-            derive(0, "update", "site-0", number),
-        )  # fmt: skip
+        start, _ = training.train(
+            fs.FedAvg(**SMALL),
+            start,
+            site(federation.task, federation.clients["site-0"].train, derive(0, "update", "site-0", number)),
+        )
     assert start["head.weight"].tobytes() == result.models["site-0"].arrays["head.weight"].tobytes()
 
 
@@ -562,5 +570,5 @@ def test_every_network_learns_images() -> None:
 
 
 def test_the_zoo_is_what_the_texts_promise() -> None:
-    for word in _models._ZOO:
-        assert word in _sgd.MODELS
+    for word in zoo._ZOO:
+        assert word in MODELS

@@ -9,6 +9,7 @@ from benchmarks import personal
 import fedsolve as fs
 from fedsolve.features.maps import RandomProjection
 from fedsolve.rng import derive
+from tests.contexts import server
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,8 @@ def test_streams(table: fs.Table) -> None:
         assert found["apfl grid"][point] == pytest.approx(fs.run(method, federation, seed=2).accuracy.mean)
     whole = fs.run(fs.APFL(d_primary=16), federation, seed=2)
     assert found["apfl wide"]["auto"] == pytest.approx(whole.accuracy.mean)
-    same = RandomProjection(16, "relu", int(fs.APFL().init_server(None, derive(2, "server"))["seeds"][0]))
+    same = RandomProjection(
+        16, "relu", int(fs.APFL().init_server(server(federation.task, derive(2, "server")))["seeds"][0])
+    )
     whole = fs.run(fs.FedPrior(), federation.with_features(same), seed=2)
     assert found["fedprior wide"]["auto"] == pytest.approx(whole.accuracy.mean)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families import ridge as _ridge
+from fedsolve.families.ridge import choice
 from tests.conftest import relative
 from tests.methods.oracles import stacked
 
@@ -34,7 +34,7 @@ def test_auto_looks_at_exact_leave_one_out_scores(
         seen.extend(zip(candidates, predictions, strict=True))
         return candidates[0]
 
-    monkeypatch.setattr(_ridge, "best", best)
+    monkeypatch.setattr(choice, "best", best)
     fs.run(fs.Local(intercept=intercept), fs.Federation.from_arrays({"a": {"train": (x, y)}}, classes=3))
     for ridge, scores in seen:
         for i in range(0, shape[0], 3):
@@ -62,8 +62,8 @@ def test_the_best_candidate_is_the_one_with_fewest_smoothed_errors(size: int) ->
     labels = np.arange(size) % 3
     right = np.eye(3)[labels]
     wrong = np.roll(right, 1, axis=1)
-    assert _ridge.best([1.0, 2.0, 3.0], [wrong, right, 0.5 * right + 0.5 * wrong], labels) == 2.0
-    assert _ridge.best([1.0, 2.0], [right, right + 1e-13], labels) == 1.0  # equals: the first
+    assert choice.best([1.0, 2.0, 3.0], [wrong, right, 0.5 * right + 0.5 * wrong], labels) == 2.0
+    assert choice.best([1.0, 2.0], [right, right + 1e-13], labels) == 1.0  # equals: the first
 
 
 def test_many_samples_are_judged_by_errors_and_few_by_squares() -> None:
@@ -73,7 +73,7 @@ def test_many_samples_are_judged_by_errors_and_few_by_squares() -> None:
         hair = np.tile([0.35, 0.05], (size, 1))  # margin 0.3: right, but far from (1, 0)
         far = np.tile([1.0, 0.0], (size, 1))
         far[::10] = [0.4, 0.6]  # a tenth wrong
-        assert _ridge.best(["hair", "far"], [hair, far], labels) == winner
+        assert choice.best(["hair", "far"], [hair, far], labels) == winner
 
 
 def test_offsets_of_the_features_do_not_matter_with_an_intercept() -> None:

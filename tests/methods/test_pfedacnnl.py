@@ -9,12 +9,13 @@ import pytest
 from sklearn.cluster import KMeans
 
 import fedsolve as fs
-from fedsolve.families import ridge as _ridge
-from fedsolve.families.layered import layers as _layers
+from fedsolve.families.layered import layers
 from fedsolve.families.layered import network as nets
+from fedsolve.families.ridge import choice
 from fedsolve.methods import pfedacnnl
 from fedsolve.rng import derive
 from tests.conftest import relative
+from tests.contexts import server, site
 from tests.methods.test_fedacnnl import CLASSES, images
 
 
@@ -29,13 +30,13 @@ def features(model: Any, x: Any, depth: int) -> Any:
     values = values / np.linalg.norm(values, axis=1, keepdims=True)
     for number in range(depth):
         width = (9, 8)[number]
-        scores = np.column_stack([values, np.ones(len(x))]) @ nets.stacked(_layers.layers(model)[number])
+        scores = np.column_stack([values, np.ones(len(x))]) @ nets.stacked(layers.layers(model)[number])
         values = np.maximum(scores @ nets.encoding(int(model["seeds"][0]), number, CLASSES, width), 0.0)
     return np.column_stack([values, np.ones(len(x))])
 
 
 def group_model(state: Any, client: str) -> dict[str, Any]:
-    return fs.PFedACnnL(groups=3).message(state, client)  # type: ignore[return-value]
+    return fs.PFedACnnL(groups=3).message(state, client, "update")  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 3.0])
@@ -44,7 +45,7 @@ def test_personal_layers_minimise_their_objective(epsilon: float) -> None:
     fed = skewed()
     result = fs.run(fs.PFedACnnL(network="mlp:9,8", groups=3, epsilon=epsilon, gamma=0.5, block=7), fed)
     for name, client in fed.clients.items():
-        model, group = result.models[name].arrays, _layers.layers(group_model(result.state, name))
+        model, group = result.models[name].arrays, layers.layers(group_model(result.state, name))
         y = np.eye(CLASSES)[client.train.labels]
         for number, meta in enumerate(group):
             f = features(model, client.train.inputs, number)
@@ -53,9 +54,9 @@ def test_personal_layers_minimise_their_objective(epsilon: float) -> None:
             root = np.sqrt(epsilon) * np.eye(f.shape[1])
             m = nets.stacked(meta) @ q
             wanted = np.linalg.lstsq(np.vstack([f, root]), np.vstack([y @ q, root @ m]), rcond=None)[0]
-            found = nets.stacked(_layers.layers(model)[number]) @ q
+            found = nets.stacked(layers.layers(model)[number]) @ q
             assert relative(found, wanted) < 1e-8
-            assert float(model[f"layer/{number}/epsilon"]) == epsilon
+            assert result.clients[name].chosen[f"layer/{number}/epsilon"] == epsilon
 
 
 def test_a_group_is_a_federation_of_its_own() -> None:
@@ -69,10 +70,14 @@ def test_a_group_is_a_federation_of_its_own() -> None:
         state: Any = {"seeds": result.state["seeds"][:1]}
         for _ in range(method.rounds):
             replies = [
-                method.update({}, method.message(state, ""), fed.task, fed.clients[n].train, derive(0))[1]
+                method.update({}, method.message(state, "", "update"), site(fed.task, fed.clients[n].train, derive(0)))[
+                    1
+                ]
                 for n in members
             ]
-            state = method.aggregate(state, {n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]})
+            state = method.aggregate(
+                state, {n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]}, server(fed.task)
+            )
         for name in members:
             for key in ("layer/0/weight", "layer/1/weight", "layer/2/weight"):
                 assert relative(result.models[name].arrays[key], state[key]) < 1e-9
@@ -92,7 +97,8 @@ def test_groups_are_those_of_k_means_on_the_profiles(network: str, profile: str)
             continue
         shares = np.array([np.mean(train.labels == label) for label in range(CLASSES)])
         points.append(shares if network == "lr" else shares @ nets.encoding(int(seed[0]), 1, CLASSES, 8))  # (8): 8 < 9
-    wanted = KMeans(3, n_init=10, random_state=int(seed[1])).fit_predict(np.array(points))
+    draw = int(derive(0, "aggregate", 1).integers(2**31))
+    wanted = KMeans(3, n_init=10, random_state=draw).fit_predict(np.array(points))
     found = [int(result.state[f"member/{name}"]) for name in sorted(fed.clients)]
     assert len(set(found)) == 3
     assert len(set(zip(found, wanted.tolist(), strict=True))) == 3  # the same parts, whatever their numbers
@@ -103,9 +109,9 @@ def test_the_server_can_read_label_shares_from_the_profile() -> None:
     """What docs say: the encoding hides nothing from whoever issued its seed."""
     fed = skewed()
     method = fs.PFedACnnL(network="mlp:9,8", groups=3)
-    state = method.init_server(fed.task, derive(0, "server"))
+    state = method.init_server(server(fed.task, derive(0, "server")))
     train = next(iter(fed.clients.values())).train
-    profile = method.update({}, method.message(state, ""), fed.task, train, derive(0))[1]["profile"]
+    profile = method.update({}, method.message(state, "", "update"), site(fed.task, train, derive(0)))[1]["profile"]
     encoding = nets.encoding(int(state["seeds"][0]), 1, CLASSES, 8)
     shares = np.linalg.lstsq(encoding.T, profile, rcond=None)[0]
     np.testing.assert_allclose(shares, np.bincount(train.labels, minlength=CLASSES) / len(train), atol=1e-12)
@@ -119,18 +125,21 @@ def test_auto_looks_at_exact_leave_one_out_scores(monkeypatch: pytest.MonkeyPatc
         seen.append((list(candidates), list(predictions)))
         return float(candidates[8])
 
-    monkeypatch.setattr(_ridge, "best", best)
+    monkeypatch.setattr(choice, "best", best)
     monkeypatch.setattr(pfedacnnl, "EPSILONS", pfedacnnl.EPSILONS[:14])
     fed = skewed()
     method = fs.PFedACnnL(network="mlp:9,8", groups=3)
     state = fs.run(fs.PFedACnnL(network="mlp:9,8", groups=3, personal=False), fed).state
     name = min(fed.clients, key=lambda n: abs(len(fed.clients[n].train) - 15))
     train = fed.clients[name].train
-    model = method.personalize({}, method.message(state, name), fed.task, train)
+    model = method.personalize({}, method.message(state, name, "personalize"), site(fed.task, train)).model
     assert len(seen) == 3
     y = np.eye(CLASSES)[train.labels]
     for number, (candidates, predictions) in enumerate(seen):
-        f, m = features(model, train.inputs, number), nets.stacked(_layers.layers(method.message(state, name))[number])
+        f, m = (
+            features(model, train.inputs, number),
+            nets.stacked(layers.layers(method.message(state, name, "update"))[number]),
+        )
         for epsilon, found in list(zip(candidates, predictions, strict=True))[::3]:
             for left in range(len(train)):
                 rest = np.arange(len(train)) != left
@@ -151,9 +160,9 @@ def test_auto_of_convolutions_leaves_whole_images_out(alike: bool, monkeypatch: 
     every, targets = rows.reshape(-1, features_), np.repeat(y, places, axis=0)
     rest = fs.Moments.of(every, targets - every @ m)
     got: list[Any] = []
-    monkeypatch.setattr(_ridge, "best", lambda c, p, _: got.extend(zip(c, p, strict=True)) or c[0])
+    monkeypatch.setattr(choice, "best", lambda c, p, _: got.extend(zip(c, p, strict=True)) or c[0])
     monkeypatch.setattr(pfedacnnl, "EPSILONS", (epsilon / float(rest.diagonal().mean()),))
-    pfedacnnl.choose_epsilon(rest, rows.mean(1), places, m, labels)
+    pfedacnnl.choose_epsilon(rest, rows.mean(1), places, m, labels, 3.0)
     ((used, found),) = got
     assert used == pytest.approx(epsilon)
 
@@ -177,7 +186,7 @@ def test_conv_personal_layers_are_solved_and_saved(tmp_path: Any) -> None:
     loaded = fs.load_model(tmp_path / "out" / "models" / f"{name}.safetensors")
     x = fed.clients[name].test.inputs
     np.testing.assert_array_equal(loaded.scores(x), result.models[name].scores(x))
-    assert {"layer/0/weight", "layer/0/intercept", "layer/1/weight", "layer/1/epsilon"} <= set(loaded.arrays)
+    assert {"layer/0/weight", "layer/0/intercept", "layer/1/weight"} <= set(loaded.arrays)
     assert set(result.clients[name].chosen) == {"layer/0/epsilon", "layer/1/epsilon"}
 
 
@@ -209,9 +218,9 @@ def test_a_group_of_which_nobody_answers_joins_the_nearest() -> None:
     method = fs.PFedACnnL(network="lr", groups=3)
     profiles = {"a": [1.0, 0], "b": [0.9, 0.1], "c": [0, 1.0], "d": [0.3, 0.7]}
     task = fs.Task(2, (3,))
-    state = method.init_server(task, derive(0, "server"))
+    state = method.init_server(server(task, derive(0, "server")))
     assert method.plan(state, list(profiles)).fold == "collect"
-    state = method.aggregate(state, {f"{n}/profile": np.array(p) for n, p in profiles.items()})
+    state = method.aggregate(state, {f"{n}/profile": np.array(p) for n, p in profiles.items()}, server(task))
     assert [int(state[f"member/{n}"]) for n in "abcd"] == [0, 0, 1, 2]
     assert method.plan(state, ["a", "d", "z"]).fold == {"a": "0", "d": "2", "z": "0"}
     rng = np.random.default_rng(0)
@@ -220,10 +229,12 @@ def test_a_group_of_which_nobody_answers_joins_the_nearest() -> None:
         for group in (0, 1)
         for name, array in fs.Moments.of(rng.normal(size=(9, 4)), rng.integers(2, size=9), classes=2).arrays().items()
     }
-    after = method.aggregate(state, replies)
+    after = method.aggregate(state, replies, server(task))
     assert [int(after[f"member/{n}"]) for n in "abcd"] == [0, 0, 1, 1]
     assert not any(name.startswith("model/2/") for name in after)
-    np.testing.assert_array_equal(method.message(after, "d")["layer/0/weight"], after["model/1/layer/0/weight"])
+    np.testing.assert_array_equal(
+        method.message(after, "d", "update")["layer/0/weight"], after["model/1/layer/0/weight"]
+    )
 
 
 def test_activations_of_another_group_are_not_used() -> None:
@@ -238,10 +249,10 @@ def test_activations_of_another_group_are_not_used() -> None:
         layer = {n: a for n, a in own.items() if n in ("layer/0/weight", "layer/0/intercept", "group")}
         return {"seeds": state["seeds"], **layer}
 
-    private, _ = method.update({}, asked(0), fed.task, train, derive(0))
+    private, _ = method.update({}, asked(0), site(fed.task, train, derive(0)))
     assert "activations" in private
-    moved = method.update(private, asked(1), fed.task, train, derive(0))[1]
-    fresh = method.update({}, asked(1), fed.task, train, derive(0))[1]
+    moved = method.update(private, asked(1), site(fed.task, train, derive(0)))[1]
+    fresh = method.update({}, asked(1), site(fed.task, train, derive(0)))[1]
     np.testing.assert_array_equal(moved["triangle"], fresh["triangle"])
 
 

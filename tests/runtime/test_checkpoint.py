@@ -37,7 +37,13 @@ def without_seconds(result: Result) -> list[Round]:
 
 @pytest.mark.parametrize(
     "method",
-    [fs.FedAvgFT(**SMALL), fs.Ditto(**SMALL), fs.FedALA(**SMALL), fs.FedAPA(**SMALL, momentum=0.5), fs.Local(**SMALL)],
+    [
+        fs.FedAvgFT(**SMALL),
+        fs.Ditto(**SMALL),
+        fs.FedALA(**SMALL),
+        fs.FedAPA(**SMALL, momentum=0.5),
+        fs.LocalNetwork(**SMALL),
+    ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_goes_on_bit_for_bit(method: fs.Method, participation: float, tmp_path: Path) -> None:

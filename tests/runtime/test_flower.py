@@ -27,8 +27,8 @@ from flwr.app import ArrayRecord, Context, RecordDict
 from fedsolve import deploy
 from fedsolve.ledger.store import Ledger
 from fedsolve.runtime import flower, sites
+from fedsolve.runtime.drive import drive
 from fedsolve.runtime.flower import Rules, make_client_app, meet, serve, simulate
-from fedsolve.runtime.loop import drive
 from fedsolve.runtime.sites import Job
 from tests.runtime.grid import InProcessGrid, engine
 

@@ -15,12 +15,16 @@ import fedsolve as fs
 from fedsolve import arrays, codec
 from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.families import ridge as _ridge
-from fedsolve.method import Plan
+from fedsolve.families.ridge import linear
+from fedsolve.method import Personal, Plan
 from fedsolve.runtime import inprocess
+from fedsolve.runtime.client import Request, handle
+from fedsolve.runtime.drive import drive
+from fedsolve.runtime.inbox import Failure, Replies, Tallies
 from fedsolve.runtime.inprocess import InProcess
-from fedsolve.runtime.loop import LARGEST_PACE, Failure, Pace, Replies, Request, Tallies, drive, handle
+from fedsolve.runtime.pace import LARGEST_PACE, Pace
 from tests.conftest import relative
+from tests.contexts import site
 
 
 def many(clients: int, features: int = 5, samples: int = 6) -> fs.Federation:
@@ -74,9 +78,9 @@ class Spoils(fs.AFL):
 
     how: str = "nan"
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        private, reply = super().update(private, message, task, train, rng)
-        if len(train) != 60:  # site-2
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        private, reply = super().update(private, message, site)
+        if len(site.train) != 60:  # site-2
             return private, reply
         spoilt = {
             "nan": {**reply, "cross": reply["cross"] * np.nan},
@@ -108,7 +112,7 @@ def test_another_feature_space_is_refused_on_both_sides() -> None:
         handle(fs.AFL(), task, client, None, request)
     _, answer = handle(fs.AFL(), task, client, None, Request("update", 1, 0, task.described, {}))
     with pytest.raises(DataError, match=r"client 'site-0': its feature space is"):
-        Replies("sum", task.space + 1, tolerate=False).put("site-0", answer)
+        Replies(Plan(()), task.space + 1, tolerate=False).put("site-0", answer)
 
 
 def test_requests_survive_bytes() -> None:
@@ -133,7 +137,8 @@ def reply(value: float) -> memoryview:
     ],
 )
 def test_folds_and_their_merging(fold: Any, wanted: dict[str, float]) -> None:
-    whole, left, right = (Replies(fold, 7, tolerate=False) for _ in range(3))
+    plan = Plan(("x", "y", "z"), fold)
+    whole, left, right = (Replies(plan, 7, tolerate=False) for _ in range(3))
     for inbox in (whole, left):
         inbox.put("x", reply(1.0))
     for inbox in (whole, right):
@@ -148,8 +153,58 @@ def test_folds_and_their_merging(fold: Any, wanted: dict[str, float]) -> None:
         left.merge(Tallies(tolerate=False))
 
 
+@pytest.mark.parametrize("fold", ["sum", {"x": "g", "y": "g"}])
+def test_what_each_client_has_for_itself_is_not_added_up(fold: Any) -> None:
+    """Names under a prefix in `each` stay per client, beside the sum of the rest, also for who is merged."""
+    plan = Plan(("x", "y"), fold, each=("head", "n"))
+    whole, left, right = (Replies(plan, 7, tolerate=True) for _ in range(3))
+    values = {"x": 1.0, "y": 10.0}
+    for client, value in values.items():
+        arrays_ = {"a": np.array([value]), "head/w": np.array([value]), "header": np.array([value]), "n": np.array(1)}
+        for inbox in (whole, left if client == "x" else right):
+            inbox.put(client, codec.encode(arrays_, {"space": "7"}))
+    left.merge(right)
+    start = "" if fold == "sum" else "g/"
+    wanted = {f"{start}a": 11.0, f"{start}header": 11.0, "x/head/w": 1.0, "y/head/w": 10.0, "x/n": 1.0, "y/n": 1.0}
+    for inbox in (whole, left):
+        assert {name: float(np.sum(array)) for name, array in inbox.folded().items()} == wanted
+    # A reply of another layout fails as a whole: nothing of it stays behind.
+    for client in ("z", "odd"):
+        odd = {"a": np.array([1.0])} if client == "odd" else arrays_
+        whole.put(client, codec.encode(odd, {"space": "7"})) if fold == "sum" else None
+    if fold == "sum":
+        assert not any(name.startswith("odd/") for name in whole.folded())
+        assert "odd" in whole.failed
+
+
+@pytest.mark.parametrize("tolerate", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_every_reply_is_checked_when_it_is_put(tolerate: bool, value: float) -> None:
+    """Also by a transport that puts replies into the inbox itself, one by one, as the protocol lets it."""
+    replies = Replies(Plan(()), 7, tolerate=tolerate)
+    replies.put("x", reply(1.0))
+    if tolerate:
+        replies.put("y", reply(value))
+        assert "finite" in replies.failed["y"]
+    else:
+        with pytest.raises(DataError, match=r"client 'y': its reply: 'a' has values that are not finite"):
+            replies.put("y", reply(value))
+    assert replies.folded()["a"] == 1.0
+
+
+def test_a_tie_between_layouts_is_decided_by_the_layout_and_not_by_who_came_first() -> None:
+    one, two = (codec.encode({"a": np.zeros(size)}, {"space": "7"}) for size in (2, 3))
+    kept = []
+    for order in (("x", one, "y", two), ("y", two, "x", one)):
+        replies = Replies(Plan(()), 7, tolerate=True)
+        replies.put(order[0], order[1])  # type: ignore[arg-type]
+        replies.put(order[2], order[3])  # type: ignore[arg-type]
+        kept.append((replies.folded()["a"].shape, replies.answered))
+    assert kept[0] == kept[1]
+
+
 def test_failures_are_raised_or_kept_with_their_reason() -> None:
-    strict, lenient = Replies("sum", 7, tolerate=False), Replies("sum", 7, tolerate=True)
+    strict, lenient = Replies(Plan(()), 7, tolerate=False), Replies(Plan(()), 7, tolerate=True)
     with pytest.raises(DataError, match="client 'x': timed out"):
         strict.put("x", Failure("timed out"))
     lenient.put("x", Failure("timed out"))
@@ -170,12 +225,12 @@ class Collecting(fs.AFL):
     def plan(self, state: Any, clients: Any) -> Plan:
         return Plan(tuple(clients), "collect")
 
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         total: dict[str, Any] | None = None
         for client in sorted({name.partition("/")[0] for name in replies}):
             total = arrays.accumulate(total, arrays.take(client, replies))
         assert total is not None
-        return super().aggregate(state, total)
+        return super().aggregate(state, total, server)
 
 
 def test_collecting_and_several_rounds() -> None:
@@ -193,9 +248,9 @@ def test_bytes_are_those_of_the_messages() -> None:
     federation = sample_federation()
     task = federation.task
     result = fs.run(fs.AFL(), federation)
-    own = fs.AFL().update({}, {}, task, federation.clients["site-0"].train, None)[1]  # type: ignore[arg-type]
+    own = fs.AFL().update({}, {}, site(task, federation.clients["site-0"].train))[1]
     assert result.bytes_up == len(federation.clients) * len(codec.encode(own, {"space": f"{task.space:x}"}))
-    down = Request("evaluate", 1, 0, task.described, fs.AFL().message(result.state, "")).write()
+    down = Request("evaluate", 1, 0, task.described, fs.AFL().message(result.state, "", "update")).write()
     assert result.bytes_down == len(federation.clients) * len(down)
 
 
@@ -244,13 +299,13 @@ def test_the_global_column_is_the_global_model() -> None:
 
 def test_one_model_on_one_test_set_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    plain = inprocess.correct
+    plain = inprocess.assess
 
-    def spy(method: Any, model: Any, test: Any) -> int:
+    def spy(method: Any, model: Any, test: Any, task: Any) -> Any:
         calls.append(len(test))
-        return plain(method, model, test)
+        return plain(method, model, test, task)
 
-    monkeypatch.setattr(inprocess, "correct", spy)
+    monkeypatch.setattr(inprocess, "assess", spy)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 4)), rng.integers(3, size=300)
     table = fs.Table.make("t", x[:200], y[:200], test=(x[200:], y[200:]))
@@ -275,17 +330,17 @@ class Draws(fs.AFL):
     def rounds(self) -> int:
         return 2
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        return {"last": rng.normal(size=1)}, {"draw": rng.normal(size=1)}
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        return {"last": site.rng.normal(size=1)}, {"draw": site.rng.normal(size=1)}
 
-    def aggregate(self, state: Any, replies: Any) -> Any:
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         return {f"round-{len(state)}": replies["draw"], **state}
 
-    def message(self, state: Any, client: str) -> Any:
+    def message(self, state: Any, client: str, purpose: Any) -> Any:
         return {}
 
-    def personalize(self, private: Any, message: Any, task: Any, train: Any) -> Any:
-        return {"weight": np.zeros((task.width, task.classes)), "private": private["last"]}
+    def personalize(self, private: Any, message: Any, site: Any) -> Any:
+        return Personal({"weight": np.zeros((site.task.width, site.task.classes)), "private": private["last"]})
 
 
 def test_draws_differ_by_round_and_client_and_not_by_who_takes_part() -> None:
@@ -303,25 +358,25 @@ def test_an_update_whose_reply_was_lost_never_happened() -> None:
     request = Request("update", 1, 0, task.described, {})
     memory, _ = handle(fs.FedHiP(), task, client, None, request)
     total = fs.run(fs.FedHiP(), federation).state
-    message = fs.FedHiP().message(total, "site-0")
+    message = fs.FedHiP().message(total, "site-0", "update")
     seen = []
     for accepted in (True, False):
         final = Request("evaluate", 1, 0, task.described, message, accepted)
         after, _ = handle(fs.FedHiP(), task, client, memory, Request.read(final.write()))
-        seen.append(bool(arrays.take("private", after)["counted"]))
+        seen.append(after.counted)
     assert seen == [True, False]
 
 
 def test_many_clients_run_side_by_side_with_one_blas_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, blas = set(), set()
-    plain = _ridge.moments
+    plain = linear.moments
 
     def spy(*arguments: Any, **options: Any) -> Any:
         threads.add(threading.current_thread().name)
         blas.update(info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas")
         return plain(*arguments, **options)
 
-    monkeypatch.setattr(_ridge, "moments", spy)
+    monkeypatch.setattr(linear, "moments", spy)
     before = [info["num_threads"] for info in threadpool_info()]
     fs.run(fs.AFL(), many(40), workers=2)
     assert all(name.startswith("fedsolve-client") for name in threads)
@@ -346,7 +401,7 @@ def test_no_more_than_a_few_batches_are_under_way() -> None:
 
     class Slow(Replies):
         def empty(self) -> Replies:
-            return Replies("sum", federation.task.space, False)
+            return Replies(Plan(()), federation.task.space, False)
 
         def merge(self, other: Any) -> None:
             nonlocal folded
@@ -360,14 +415,14 @@ def test_no_more_than_a_few_batches_are_under_way() -> None:
             drawn += 1
             yield name, Request("update", 1, 0, federation.task.described, {}).write()
 
-    transport.ask(requests(), Slow("sum", federation.task.space, False), lambda done: None)
+    transport.ask(requests(), Slow(Plan(()), federation.task.space, False), lambda done: None)
     assert folded == 200
     assert max(ahead) <= 2 * 2 * size + size
 
 
 @pytest.mark.parametrize("tally", [b"rubbish", codec.encode({"train": np.array(3)}), "none right", "too many"])
 def test_figures_that_cannot_be_are_refused_or_left_out(tally: Any) -> None:
-    counts = {"none right": {"test": 0, "correct": 0}, "too many": {"test": 3, "correct": 4}}
+    counts = {"none right": {"test": 0, "personal/correct": 0}, "too many": {"test": 3, "personal/correct": 4}}
     if isinstance(tally, str):
         tally = codec.encode({n: np.array(v) for n, v in {"train": 1, **counts[tally]}.items()})
     with pytest.raises(DataError, match="client 'x'"):
@@ -419,11 +474,11 @@ class Paced(fs.AFL):
     def paced(self) -> bool:
         return True
 
-    def update(self, private: Any, message: Any, task: Any, train: Any, rng: Any) -> Any:
-        paces = np.append(private.get("paces", np.empty(0)), message["pace"])
-        if len(train) == 6:
-            time.sleep(0.03 / float(message["pace"]))  # a client that is fast with large blocks
-        return {"paces": paces}, super().update({}, {}, task, train, rng)[1]
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        paces = np.append(private.get("paces", np.empty(0)), site.pace)
+        if len(site.train) == 6:
+            time.sleep(0.03 / site.pace)  # a client that is fast with large blocks
+        return {"paces": paces}, super().update({}, {}, site)[1]
 
 
 def test_slow_clients_are_told_so_and_nobody_else_sees_it() -> None:
@@ -432,7 +487,7 @@ def test_slow_clients_are_told_so_and_nobody_else_sees_it() -> None:
     federation = fs.Federation.from_arrays({n: {"train": (x[:k], y[:k])} for n, k in sizes.items()}, classes=2)
     transport = InProcess(Paced(ridge=1.0), federation)
     outcome = drive(Paced(ridge=1.0), federation.task, transport)
-    paces = arrays.take("private", transport.memory["slow"])["paces"]
+    paces = (transport.memory["slow"].pending or transport.memory["slow"].private)["paces"]
     assert paces[0] == 1.0
     assert paces[1] > 1.0
     assert (np.diff(paces) >= 0).all()
@@ -461,7 +516,7 @@ def test_pace_grows_settles_and_never_oscillates() -> None:
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "soon", "inf"])
 def test_impossible_times_are_refused(seconds: str) -> None:
-    replies = Replies("sum", 0, tolerate=True)
+    replies = Replies(Plan(()), 0, tolerate=True)
     replies.put("liar", codec.encode({"x": np.ones(2)}, {"space": "0", "seconds": seconds}))
     replies.put("honest", codec.encode({"x": np.ones(2)}, {"space": "0", "seconds": "0.5"}))
     assert replies.answered == {"honest"}

@@ -30,7 +30,7 @@ def methods_command(
     cls = method_class(name)
     console.print(f"{name}: {(cls.__doc__ or '').strip()}", markup=False)
     console.print(f"\nfrom     {cls.paper}\nrounds   {cls().rounds}\nsends    {cls.sends}", markup=False)
-    console.print(f"laws     {', '.join(sorted(cls.laws)) or 'none declared'}\n", markup=False)
+    console.print(f"laws     {', '.join(map(str, cls.laws)) or 'none declared'}\n", markup=False)
     table = Table("--set", "default", "may be", "meaning", box=None, pad_edge=False)
     for parameter, default, domain in parameters.declared(cls):
         table.add_row(parameter, str(default).lower(), domain.describe(), domain.doc)

@@ -249,7 +249,7 @@ def _show(result: Result, saved: Path) -> None:
     )
     clients = result.clients
     with_alone = any(c.alone is not None for c in clients.values())
-    with_shared = any(c.shared is not None for c in clients.values()) and "one-model" not in _laws(result.method)
+    with_shared = any(c.shared is not None for c in clients.values()) and not _one_model(result.method)
     chosen = sorted({name for c in clients.values() for name in c.chosen})
     table = Table(box=None, pad_edge=False)
     heads = ["train", "test", "accuracy"]
@@ -314,7 +314,9 @@ def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -
     console.print()
 
 
-def _laws(method: str) -> frozenset[str]:
+def _one_model(method: str) -> bool:
+    """Whether a method has one model for all, so that a column for the global one would say nothing new."""
+    from fedsolve.laws import OneModel
     from fedsolve.methods import method_class
 
-    return method_class(method).laws
+    return any(isinstance(law, OneModel) for law in method_class(method).laws)

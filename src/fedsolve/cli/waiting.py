@@ -14,7 +14,7 @@ from fedsolve.cli.text import duration, percent, size
 
 if TYPE_CHECKING:
     from fedsolve.result import Round
-    from fedsolve.runtime.loop import Progress, Report
+    from fedsolve.runtime.drive import Progress, Report
 
 PATIENCE = 2.0  # seconds before progress is shown
 

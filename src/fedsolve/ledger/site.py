@@ -19,7 +19,9 @@ from fedsolve.features.images import ANY_SIZE
 from fedsolve.ledger.contribution import Contribution, read_bytes
 from fedsolve.ledger.terms import Terms, load_terms, reply
 from fedsolve.ledger.validate import Finding, examine
+from fedsolve.method import Site
 from fedsolve.model import Model
+from fedsolve.rng import derive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +70,9 @@ def personal(
         if contribution is not None:
             digests.add(Contribution.read(read_bytes(contribution), terms, str(contribution)).digest)
         counted = bool(digests & set(told["members"].split()))
-        own = terms.method.personalize(after if counted else before, arrays, terms.task, train)
-    return Personal(Model(terms.method, terms.task, own, client), counted)
+        site = Site(terms.task, train, 1, derive(terms.seed, "personalize", client, 1), counted)
+        own = terms.method.personalize(after if counted else before, arrays, site)
+    return Personal(Model(terms.method, terms.task, own.model, client), counted)
 
 
 def task_of(data: str, features: str, progress: Progress | None = None) -> Task:

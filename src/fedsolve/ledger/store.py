@@ -115,7 +115,7 @@ class Solved:
     @property
     def message(self) -> Arrays:
         """What a client is sent."""
-        return self.terms.method.message(self.state, "")
+        return self.terms.method.message(self.state, "", "personalize")
 
     @property
     def shared(self) -> Model | None:
@@ -326,7 +326,7 @@ class Ledger:
             total = self.total()
         if not digests:
             raise DataError(f"nobody is in {self.path} yet; take contributions in with `fedsolve ledger add`")
-        state = self.terms.method.aggregate(self.terms.start, total)
+        state = self.terms.aggregate(total)
         return Solved(self.terms, state, digests, int(total["count"]))
 
     def parts(self) -> Iterator[tuple[Member, Arrays]]:

@@ -20,7 +20,7 @@ from fedsolve.data.federation import Samples, Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features import maps
 from fedsolve.features.maps import FeatureMap, difference
-from fedsolve.method import Method
+from fedsolve.method import Method, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.rng import check_seed, derive
 
@@ -73,7 +73,7 @@ class Terms:
                 f"a ledger keeps one contribution a client, and {method.name} takes {method.rounds} rounds; use a "
                 "closed-form method such as afl, fedhip, apfl or fedprior"
             )
-        start = method.init_server(task, derive(seed, "server"))
+        start = method.init_server(Server(task, 0, derive(seed, "server")))
         names = (PROBE, "client-1")
         plan = method.plan(start, names)
         if plan.fold != "sum" or tuple(plan.clients) != names:
@@ -89,13 +89,18 @@ class Terms:
             (Moments.from_arrays(blank).diagonal() == 1.0) & (Moments.from_arrays(drawn).diagonal() == 1.0)
         )
         ones = int(always[-1]) if len(always) else None
-        return cls(method, task, seed, start, method.message(start, PROBE), layout, ones, bound)
+        return cls(method, task, seed, start, method.message(start, PROBE, "update"), layout, ones, bound)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Features and targets of the moments."""
         features, targets = next(shape for name, _, shape in self.layout if name == "cross")
         return features, targets
+
+    def aggregate(self, total: Arrays) -> Arrays:
+        """The server's state with the sum over those who are in."""
+        server = Server(self.task, 1, derive(self.seed, "aggregate", 1))
+        return self.method.aggregate(self.start, total, server)
 
     @property
     def digest(self) -> str:
@@ -199,13 +204,13 @@ def _samples(task: Task) -> tuple[Samples, Samples]:
 
 
 def _reply(method: Method, task: Task, seed: int, start: Arrays, sample: Samples) -> Arrays:
-    return reply(method, task, seed, method.message(start, PROBE), PROBE, sample)[1]
+    return reply(method, task, seed, method.message(start, PROBE, "update"), PROBE, sample)[1]
 
 
 def reply(
     method: Method, task: Task, seed: int, message: Arrays, client: str, train: Samples
 ) -> tuple[Arrays, Arrays, Arrays]:
     """What a client is before it contributes, its contribution, and what it is after that."""
-    private = method.init_client(task, train, derive(seed, "client", client))
-    after, sent = method.update(private, message, task, train, derive(seed, "update", client, 1))
+    private = method.init_client(Site(task, train, 1, derive(seed, "client", client)))
+    after, sent = method.update(private, message, Site(task, train, 1, derive(seed, "update", client, 1)))
     return private, sent, after

@@ -1,12 +1,13 @@
 """AFL: federated least squares in one round, equal to training on the pooled data whatever the split.
 
 He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pre-trained Models", CVPR 2025.
-The paper merges weights pair by pair with three inversions a client (10) and takes a ridge out again at the end (16);
+The paper merges weights pair by pair with three inversions per client (10) and takes a ridge out again at the end (16);
 that recursion is algebraically one sum and one solve, which is what runs here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
-from fedsolve.method import Method
+from fedsolve.data.federation import Task
+from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
+from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import solve
+
+_MODEL = ("weight", "intercept", "sharpness")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class AFL(Method):
     name: ClassVar[str] = "afl"
     paper: ClassVar[str] = "He et al., AFL, CVPR 2025"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, once"
-    laws: ClassVar[frozenset[str]] = frozenset({"split-invariant", "order-free", "one-model"})
+    laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OrderFree(), OneModel())
 
     ridge: float | str = parameters.number(
         0.0,
@@ -41,32 +44,41 @@ class AFL(Method):
     def __post_init__(self) -> None:
         parameters.check(self)
 
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The global model, once there is one."""
-        return {name: state[name] for name in ("weight", "intercept") if name in state}
+    @property
+    def alone(self) -> Mapping[str, object]:
+        """Ridge of each client's own, with or without an intercept as here."""
+        return {"intercept": self.intercept}
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
+        """The global model, once there is one."""
+        return {name: state[name] for name in _MODEL if name in state}
+
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """One solve on the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        ridge = _ridge.server_ridge(self.ridge, total, intercept=self.intercept)
-        solution = solve(total, ridge, intercept=self.intercept, solver="auto")
-        known = {"ridge": np.array(ridge)}
-        return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
+        ridge = choice.server_ridge(self.ridge, total, intercept=self.intercept)
+        return {"ridge": np.array(ridge), **linear.global_model(total, ridge, intercept=self.intercept)}
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The ridge, and how far the solution can be trusted."""
+        return linear.figures(state, "ridge")
+
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, without any ridge: it is added once, on the server."""
-        return {}, _ridge.moments(task, train, intercept=self.intercept).arrays()
+        return {}, linear.moments(site, intercept=self.intercept).arrays()
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model."""
-        return message
+        return Personal(message)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model."""
         return message
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model."""
-        return _ridge.scores(model, inputs)
+        return linear.scores(model, inputs)
+
+    def probabilities(self, model: Arrays, scores: Array) -> Array:
+        """Softmax of the scores times the model's sharpness, which follows from the sums."""
+        return calibration.probabilities(model, scores)

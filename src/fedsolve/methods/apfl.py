@@ -17,6 +17,7 @@ largest score to be the right one: a tenth of it is better (docs/results.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,10 +25,11 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
+from fedsolve.data.federation import Task
+from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.features.maps import ACTIVATIONS, RandomProjection
-from fedsolve.method import Method
+from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
+from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, freedom, left_out, solve
 
@@ -35,6 +37,7 @@ LESS = 0.1  # of the ridge of least squared error
 MOST = 0.9  # a mean leverage beyond this is taken for this: what is left over is then mostly rounding
 LAMBDAS = tuple(step / 10 for step in range(1, 11))  # what lam=auto chooses from, beside 0
 _WORDS = tuple(ACTIVATIONS)
+_SHARED = ("seeds", "weight", "sharpness")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class APFL(Method):
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Fan et al., APFL (analytic, dual-stream), 2025"
     sends: ClassVar[str] = "Phi'Phi (one triangle) and Phi'Y of its training data, once"
-    laws: ClassVar[frozenset[str]] = frozenset({"others-split-invariant", "order-free"})
+    laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     d_primary: int = parameters.number(1024, "features of the shared stream", low=1, integer=True)
     act_primary: str = parameters.choice("relu", _WORDS, "activation of the shared stream")
@@ -69,76 +72,86 @@ class APFL(Method):
     def __post_init__(self) -> None:
         parameters.check(self)
 
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+    def init_server(self, server: Server) -> Arrays:
         """The seeds of the two projections; matrices are drawn where they are needed."""
-        return {"seeds": rng.integers(2**31, size=2)}
+        return {"seeds": server.rng.integers(2**31, size=2)}
 
-    def message(self, state: Arrays, client: str) -> Arrays:
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The seeds, and the shared stream once there is one, with the mean leverage of a sample in it."""
-        return {name: state[name] for name in ("seeds", "weight", "leverage") if name in state}
+        return {name: state[name] for name in (*_SHARED, "leverage") if name in state}
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """APFL (10): the shared stream from the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        gamma = LESS * _ridge.server_ridge("auto", total) if isinstance(self.gamma, str) else self.gamma
-        solution = solve(total, gamma, solver="auto")
+        gamma = LESS * choice.server_ridge("auto", total) if isinstance(self.gamma, str) else self.gamma
         leverage = np.array(freedom(total, gamma) / total.count)
-        known = {"seeds": state["seeds"], "gamma": np.array(gamma), "leverage": leverage}
-        return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
+        start = {"seeds": state["seeds"], "gamma": np.array(gamma), "leverage": leverage}
+        return {**start, **linear.global_model(total, gamma)}
 
-    def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
-        """Not part of the shared stream yet."""
-        return {"counted": np.array(False)}
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The ridge of the shared stream, a sample's mean leverage in it, and how far it can be trusted."""
+        return linear.figures(state, "gamma", "leverage")
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream."""
-        return {"counted": np.array(True)}, _ridge.moments(task, train, features=self._primary(message)).arrays()
+        return {}, linear.moments(site, features=self._primary(message)).arrays()
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""
-        prior = self.predict(message, train.inputs)
-        classes = _ridge.one_hot(train.labels, task.classes)
+        train = site.train
+        prior = self.predict(message, train.inputs, site.task)
+        classes = linear.one_hot(train.labels, site.task.classes)
         targets, rows = classes - prior, self._refine(message)(train.inputs)
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
-        leverage = min(MOST, float(message["leverage"])) if bool(private["counted"]) else 0.0
-        beta, lam = self._choose(classes - targets / (1.0 - leverage), rows, targets, train)
+        leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
+        unseen = classes - targets / (1.0 - leverage)
+        chosen, sharpness = self._choose(unseen, rows, targets, site, float(message["sharpness"]))
+        beta, lam = chosen
         solution = solve(Moments.of(rows, targets), beta, solver="auto")
-        known = {name: message[name] for name in ("seeds", "weight")}
-        return {**known, "refine": solution.weights, "beta": np.array(beta), "lam": np.array(lam)}
+        model = {name: message[name] for name in ("seeds", "weight")}
+        model |= {"refine": solution.weights, "lam": np.array(lam), "sharpness": np.array(sharpness)}
+        return Personal(model, {"beta": beta, "lam": lam})
 
-    def _choose(self, prior: Float, rows: Float, targets: Float, train: Samples) -> tuple[float, float]:
+    def _choose(
+        self, prior: Float, rows: Float, targets: Float, site: Site, sharpness: float
+    ) -> tuple[tuple[float, float], float]:
         """Beta and lam together, by leave-one-out; of equals the first, which is lam = 0: the shared stream.
 
-        `prior` are scores of the shared stream without the samples, `targets` what it left over with them.
+        `prior` are scores of the shared stream without the samples, `targets` what it left over with them. And the
+        sharpness of the left-out predictions; that of the shared stream where nothing is chosen.
         """
         unit = float(np.square(rows).sum()) / rows.shape[1] or 1.0
-        betas = [unit * factor for factor in _ridge.RIDGES] if isinstance(self.beta, str) else [self.beta]
+        betas = [unit * factor for factor in choice.RIDGES] if isinstance(self.beta, str) else [self.beta]
         lams = [0.0, *LAMBDAS] if isinstance(self.lam, str) else [self.lam]
         pairs = [(beta, lam) for lam in lams for beta in betas]
         if len(pairs) == 1:
-            return pairs[0]
+            return pairs[0], sharpness
         path = RidgePath.of(rows, targets)
         refined = {}
         for beta in betas:
             gain = path.ridge(beta)
             refined[beta] = left_out(targets, path.fitted(gain), path.leverage(gain))
-        return _ridge.best(pairs, (prior + lam * refined[beta] for beta, lam in pairs), train.labels)
+        labels = site.train.labels
+        best = choice.best(pairs, (prior + lam * refined[beta] for beta, lam in pairs), labels)
+        return best, calibration.sharpness(prior + best[1] * refined[best[0]], labels, sharpness)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The shared stream."""
-        return {name: message[name] for name in ("seeds", "weight") if name in message}
+        return {name: message[name] for name in _SHARED if name in message}
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """APFL (14)."""
-        scores = _ridge.scores(model, self._primary(model)(inputs))
+        scores = linear.scores(model, self._primary(model)(inputs))
         if "refine" in model and float(model["lam"]) > 0:
             scores += float(model["lam"]) * (self._refine(model)(inputs) @ model["refine"])
         return scores
 
-    def _primary(self, known: Arrays) -> RandomProjection:
-        return RandomProjection(self.d_primary, self.act_primary, int(known["seeds"][0]))
+    def probabilities(self, model: Arrays, scores: Array) -> Array:
+        """Softmax of the scores times a sharpness, chosen on left-out predictions where beta or lam is."""
+        return calibration.probabilities(model, scores)
 
-    def _refine(self, known: Arrays) -> RandomProjection:
-        return RandomProjection(self.d_refine, self.act_refine, int(known["seeds"][1]))
+    def _primary(self, arrays: Arrays) -> RandomProjection:
+        return RandomProjection(self.d_primary, self.act_primary, int(arrays["seeds"][0]))
+
+    def _refine(self, arrays: Arrays) -> RandomProjection:
+        return RandomProjection(self.d_refine, self.act_refine, int(arrays["seeds"][1]))

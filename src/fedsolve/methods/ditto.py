@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from fedsolve import parameters
-from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.arrays import Arrays, take
+from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.averaging import Averaging
-from fedsolve.method import Method
+from fedsolve.laws import Law, TrainsAlone
+from fedsolve.method import Method, Personal, Site
 
 
 @dataclass(frozen=True)
@@ -26,22 +24,20 @@ class Ditto(Averaging, Method):
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al., Ditto, ICML 2021"
     sends: ClassVar[str] = "its trained copy of the global model times its number of samples, and that number; its loss"
-    laws: ClassVar[frozenset[str]] = frozenset({"local-at-lam-0"})
+    laws: ClassVar[tuple[Law, ...]] = (TrainsAlone(lam=0.0),)
 
     lam: float = parameters.number(1.0, "strength of the pull of the personal model towards the global one", low=0)
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Training of the personal model, which starts as the first global one, then of the global one."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        shared = _sgd.unpacked(message)
-        pull = _torch.towards(shared, self.lam, self.model, task)
-        personal, _ = _torch.train(self, private or shared, task, train, rng, hook=pull)
-        trained, loss = _torch.train(self, shared, task, train, rng)
-        return personal, _sgd.weighted(trained, loss, len(train))
+        shared = take("model", message)
+        pull = training.towards(shared, self.lam, self.model, site.task)
+        personal, _ = training.train(self, private or shared, site, hook=pull)
+        trained, loss = training.train(self, shared, site)
+        return personal, settings.weighted(trained, loss, len(site.train))
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The personal model; the global one for a client that never took part."""
-        return private or _sgd.unpacked(message)
+        return Personal(private or take("model", message))

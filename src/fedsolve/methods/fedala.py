@@ -15,10 +15,11 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, take, under
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.data.federation import Samples
+from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.averaging import Averaging
-from fedsolve.method import Method
+from fedsolve.laws import Law, SharesWith
+from fedsolve.method import Method, Personal, Site
 
 SETTLED = 0.1  # standard deviation of the last ten losses, as in the paper
 MOST_PASSES = 50  # where the loss does not settle
@@ -31,39 +32,37 @@ class FedALA(Averaging, Method):
     name: ClassVar[str] = "fedala"
     paper: ClassVar[str] = "Zhang et al., FedALA, AAAI 2023"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
-    laws: ClassVar[frozenset[str]] = frozenset({"fedavg-at-eta-0"})
+    laws: ClassVar[tuple[Law, ...]] = (SharesWith("fedavg", eta=0.0),)
 
     eta: float = parameters.number(1.0, "learning rate of the blend; 0: it stays the global model, as FedAvg", low=0)
     layers: int = parameters.number(1, "how many layers are blended, from the top", low=1, integer=True)
     sample: float = parameters.number(0.8, "share of the client's data that the blend is learnt on", low=0.01, high=1)
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Learn the blend, then train from it."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        aside = rng.spawn(1)[0]  # so that training draws as FedAvg's does
-        shared = _sgd.unpacked(message)
+        aside = site.rng.spawn(1)[0]  # so that training draws as FedAvg's does
+        shared = take("model", message)
         own, weights = take("model", private), take("blend", private)
         begin = shared
         if own:
             first = not weights
             if first:
-                top = _torch.top_layers(self.model, task, self.layers)
+                top = training.top_layers(self.model, site.task, self.layers)
                 weights = {name: np.ones_like(shared[name]) for name in sorted(top)}
-            weights, begin = _torch.learn_blend(
-                self, own, shared, weights, task, self._some(train, aside), aside,
+            weights, begin = training.learn_blend(
+                self, own, shared, weights, site.task, self._some(site.train, aside), aside,
                 eta=self.eta, passes=MOST_PASSES if first else 1, settled=SETTLED,
             )  # fmt: skip
-        trained, loss = _torch.train(self, begin, task, train, rng)
-        return {**under("model", trained), **under("blend", weights)}, _sgd.weighted(trained, loss, len(train))
+        trained, loss = training.train(self, begin, site)
+        return {**under("model", trained), **under("blend", weights)}, settings.weighted(trained, loss, len(site.train))
 
     def _some(self, train: Samples, rng: np.random.Generator) -> Samples:
         count = max(1, round(self.sample * len(train)))
         rows = np.sort(rng.choice(len(train), count, replace=False))
         return Samples(train.inputs[rows], train.labels[rows])
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The client's trained model; the global one for a client that never took part."""
-        return take("model", private) or _sgd.unpacked(message)
+        return Personal(take("model", private) or take("model", message))

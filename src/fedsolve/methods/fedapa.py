@@ -19,7 +19,7 @@ client listens to taken off every theta_j; as printed, what all models have in c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,23 +28,24 @@ from numpy.typing import NDArray
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, take, under
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.federation import Task
 from fedsolve.errors import ParameterError
-from fedsolve.families.gradient import settings as _sgd
-from fedsolve.method import Method, Plan
+from fedsolve.families.gradient import settings
+from fedsolve.laws import Law, TrainsAlone
+from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
 
 BLOCK = 64  # clients whose changes are looked at together
 _PARTS = ("model", "buffer")  # a reply: parameters, and buffers, which are mixed but not descended on
 
 
 @dataclass(frozen=True)
-class FedAPA(_sgd.Training, Method):
+class FedAPA(settings.Training, Method):
     """A body for each client, mixed from everybody's with weights that the server learns; heads stay with clients."""
 
     name: ClassVar[str] = "fedapa"
     paper: ClassVar[str] = "Sun et al., FedAPA, IJCAI 2025"
     sends: ClassVar[str] = "the body of its trained model, its training loss and its number of samples"
-    laws: ClassVar[frozenset[str]] = frozenset({"local-at-eta-0", "alone-is-local"})
+    laws: ClassVar[tuple[Law, ...]] = (TrainsAlone(eta=0.0, start="self"), TrainsAlone(clients=1))
 
     eta: float = parameters.number(0.01, "learning rate of the weights", low=0)
     mu: float = parameters.number(0.5, "weight of the client's own model in its mixture", low=0, high=1)
@@ -60,27 +61,26 @@ class FedAPA(_sgd.Training, Method):
     share: str = parameters.choice("body", ("body", "all"), "what is mixed: the body of the network, or all of it")
 
     # --- server half ---
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+    def init_server(self, server: Server) -> Arrays:
         """The first model, and nobody in the matrix of weights."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        model = _torch.initial(self.model, task, rng)
-        return {**under("start", self._parted(model, task)), **_names([]), "weights": np.empty((0, 0))}
+        model = training.initial(self.model, server.task, server.rng)
+        return {**under("start", self._parted(model, server.task)), **_names([]), "weights": np.empty((0, 0))}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
         """Everybody, and the server keeps a body for each."""
         return Plan(tuple(clients), "collect")
 
-    def message(self, state: Arrays, client: str) -> Arrays:
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The client's mixture; for a client that never answered, the first model, with the head it starts from."""
         names = _clients(state)
         start = take("start", state)
         if client not in names:
             return start
-        row = state["mixed"][names.index(client)]
-        return {_sgd.CLASSES: start[_sgd.CLASSES], **_named(row, start)}
+        return _named(state["mixed"][names.index(client)], start)
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The weights learn from what the clients made of their mixtures; then everybody is mixed anew."""
         start = take("start", state)
         answered = sorted({name.partition("/")[0] for name in replies})
@@ -108,6 +108,10 @@ class FedAPA(_sgd.Training, Method):
             "loss": np.array(float(counts @ losses) / float(counts.sum())),
             **({"speed": speed} if self.momentum else {}),
         }
+
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The mean training loss."""
+        return settings.mean_loss(state)
 
     def _first_weights(self, count: int) -> Float:
         if self.start == "self" or count == 1:
@@ -190,44 +194,42 @@ class FedAPA(_sgd.Training, Method):
         return np.where(total > 0, rows / np.where(total > 0, total, 1.0), alone)
 
     # --- client half ---
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Train the mixture under the client's own head."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        trained, loss = _torch.train(self, self._whole(private, message), task, train, rng)
-        parts = self._parted(trained, task)
+        trained, loss = training.train(self, self._whole(private, message), site)
+        parts = self._parted(trained, site.task)
         sent = {name: array for name, array in parts.items() if name.partition("/")[0] in _PARTS}
-        return trained, {**sent, "loss": np.array(loss), "count": np.array(len(train))}
+        return trained, {**sent, "loss": np.array(loss), "count": np.array(len(site.train))}
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The model as the client trained it; the first one for a client that never took part."""
-        return private or self._whole(private, message)
+        return Personal(private or self._whole(private, message))
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        return _torch.scores(self.model, model, inputs)
+        return training.scores(self.model, model, inputs, task)
 
     def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
-        """A model as what is mixed ("model/", "buffer/"), the head ("head/") and the number of classes."""
-        from fedsolve.families.gradient import training as _torch
+        """A model as what is mixed ("model/", "buffer/") and the head ("head/")."""
+        from fedsolve.families.gradient import training
 
-        trained = _torch.parameter_names(self.model, task)
-        mixed = _torch.body(self.model, task) if self.share == "body" else frozenset(model) - {_sgd.CLASSES}
+        trained = training.parameter_names(self.model, task)
+        mixed = training.body(self.model, task) if self.share == "body" else frozenset(model)
         if not mixed & trained:
             raise _nothing_to_share(self.model)
-        parts: dict[str, Array] = {_sgd.CLASSES: model[_sgd.CLASSES]}
-        for name in model.keys() - {_sgd.CLASSES}:
+        parts: dict[str, Array] = {}
+        for name in model:
             part = "head" if name not in mixed else "model" if name in trained else "buffer"
             parts[f"{part}/{name}"] = model[name]
         return parts
 
     def _whole(self, private: Arrays, message: Arrays) -> dict[str, Array]:
         """What was sent, completed by the client's own head, or by the one of the first message."""
-        whole = {**private, _sgd.CLASSES: message[_sgd.CLASSES]}
+        whole = dict(private)
         for part in ("model", "buffer", *(() if private else ("head",))):
             whole |= take(part, message)
         return whole

@@ -8,13 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.arrays import Arrays, take
+from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.averaging import Averaging
-from fedsolve.method import Method
+from fedsolve.laws import Law, OneModel
+from fedsolve.method import Method, Personal, Site
 
 
 @dataclass(frozen=True)
@@ -24,17 +22,15 @@ class FedAvg(Averaging, Method):
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., FedAvg, AISTATS 2017"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
-    laws: ClassVar[frozenset[str]] = frozenset({"one-model"})
+    laws: ClassVar[tuple[Law, ...]] = (OneModel(),)
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        trained, loss = _torch.train(self, _sgd.unpacked(message), task, train, rng)
-        return {}, _sgd.weighted(trained, loss, len(train))
+        trained, loss = training.train(self, take("model", message), site)
+        return {}, settings.weighted(trained, loss, len(site.train))
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model."""
-        return _sgd.unpacked(message)
+        return Personal(take("model", message))

@@ -11,32 +11,34 @@ off again (12), (14).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
-from fedsolve.method import Method
+from fedsolve.arrays import Array, Arrays, Float, take, under
+from fedsolve.data.federation import Task
+from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
+from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solve, whiten
 
 ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
-_MODEL = ("weight", "intercept")
+_MODEL = ("weight", "intercept", "sharpness")
 _SENT = ("triangle", "cross", "count", "beta", *_MODEL)
 
 
 @dataclass(frozen=True)
 class FedHiP(Method):
-    """A global model and a personal one a client: own samples weigh 1 + alpha, everybody else's weigh 1."""
+    """A global model, and a personal one per client: own samples weigh 1 + alpha, everybody else's weigh 1."""
 
     name: ClassVar[str] = "fedhip"
     paper: ClassVar[str] = "Tang et al., FedHiP, 2025"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, once"
-    laws: ClassVar[frozenset[str]] = frozenset({"others-split-invariant", "order-free"})
+    laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     alpha: float | str = parameters.number(
         "auto",
@@ -52,62 +54,77 @@ class FedHiP(Method):
     def __post_init__(self) -> None:
         parameters.check(self)
 
-    def message(self, state: Arrays, client: str) -> Arrays:
+    @property
+    def alone(self) -> Mapping[str, object]:
+        """Ridge of each client's own, with or without an intercept as here."""
+        return {"intercept": self.intercept}
+
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The sums and the global model, once there are some."""
         return {name: state[name] for name in state if name in _SENT}
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """FedHiP (12): the global model from the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        beta = _ridge.server_ridge(self.beta, total, intercept=self.intercept)
-        solution = solve(total, beta, intercept=self.intercept, solver="auto")
-        known = {"beta": np.array(beta)}
-        return {**known, **total.arrays(), **_ridge.linear_model(solution), **_ridge.trust(solution)}
+        beta = choice.server_ridge(self.beta, total, intercept=self.intercept)
+        return {"beta": np.array(beta), **linear.global_model(total, beta, intercept=self.intercept)}
 
-    def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
-        """Not part of any sum yet."""
-        return {"counted": np.array(False)}
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The ridge, and how far the global solution can be trusted."""
+        return linear.figures(state, "beta")
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
-        """The statistics of the client's data."""
-        own = _ridge.moments(task, train, intercept=self.intercept)
-        return {"counted": np.array(True)}, own.arrays()
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
+        """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
+        own = linear.moments(site, intercept=self.intercept)
+        kept = under("own", own.arrays()) if own.triangle.size <= site.train.inputs.size else {}
+        return kept, own.arrays()
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
-        total, beta = Moments.from_arrays(message, task.space), float(message["beta"])
-        alpha = self.alpha
+        total, beta = Moments.from_arrays(message, site.task.space), float(message["beta"])
+        alpha, sharpness = self.alpha, float(message["sharpness"])
         if isinstance(alpha, str):
-            alpha = self._choose(total, message, task, train, counted=bool(private["counted"]))
-        own = _ridge.moments(task, train, intercept=self.intercept)
+            alpha, sharpness = self._choose(total, message, site)
+        kept = take("own", private)
+        own = Moments.from_arrays(kept, site.task.space) if kept else linear.moments(site, intercept=self.intercept)
         solution = solve(total + own.scaled(alpha), beta, intercept=self.intercept, solver="auto")
-        return {**_ridge.linear_model(solution), "alpha": np.array(alpha)}
+        return Personal({**linear.linear_model(solution), "sharpness": np.array(sharpness)}, {"alpha": alpha})
 
-    def _choose(self, total: Moments, message: Arrays, task: Task, train: Samples, *, counted: bool) -> float:
-        """The alpha with the best leave-one-out predictions on the client's own training data.
+    def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
+        """The alpha with the best leave-one-out predictions on the client's own training data, and their sharpness."""
+        train = site.train
+        predicted = self._left_out(total, message, site)
+        alpha = choice.best(ALPHAS, map(predicted, ALPHAS), train.labels)
+        return alpha, calibration.sharpness(predicted(alpha), train.labels, float(message["sharpness"]))
+
+    def _left_out(self, total: Moments, message: Arrays, site: Site) -> Callable[[float], Float]:
+        """What the model with a given alpha predicts for each of the client's samples without that sample.
 
         Fitting the client's data with weight alpha is ridge towards the global model in the metric of
         H = A + beta I. Leaving a sample out takes it from the client's part (weight alpha) and, if the client is in the
         sum, from there too (weight 1): with H the identity, its leverage is (1 + alpha) s^2 / (1 + alpha s^2).
         """
-        rows = _ridge.design(train, intercept=self.intercept)
-        prior = _ridge.scores(message, train.inputs)
-        targets = _ridge.one_hot(train.labels, task.classes)
+        train = site.train
+        rows = linear.design(train, intercept=self.intercept)
+        prior = linear.scores(message, train.inputs)
+        targets = linear.one_hot(train.labels, site.task.classes)
         path = RidgePath.of(whiten(total, float(message["beta"]), rows, intercept=self.intercept), targets - prior)
 
         def predicted(alpha: float) -> Float:
             shrunk = path.squares / (1.0 + alpha * path.squares)
-            leverage = path.leverage((counted + alpha) * shrunk)
+            leverage = path.leverage((site.counted + alpha) * shrunk)
             return prior + left_out(path.targets, path.fitted(alpha * shrunk), leverage)
 
-        return _ridge.best(ALPHAS, map(predicted, ALPHAS), train.labels)
+        return predicted
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model."""
         return {name: message[name] for name in _MODEL if name in message}
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model."""
-        return _ridge.scores(model, inputs)
+        return linear.scores(model, inputs)
+
+    def probabilities(self, model: Arrays, scores: Array) -> Array:
+        """Softmax of the scores times a sharpness, chosen on left-out predictions where alpha is."""
+        return calibration.probabilities(model, scores)

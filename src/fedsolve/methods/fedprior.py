@@ -16,7 +16,7 @@ so the result is one. A client whose data cannot tell candidates apart keeps the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import ClassVar
@@ -26,9 +26,10 @@ from scipy.special import log_softmax, softmax
 
 from fedsolve import blas, parameters
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
-from fedsolve.method import Method
+from fedsolve.data.federation import Task
+from fedsolve.families.ridge import choice, linear
+from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
+from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out
 
@@ -49,7 +50,7 @@ class FedPrior(Method):
     name: ClassVar[str] = "fedprior"
     paper: ClassVar[str] = "fedsolve's own"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, with a column of ones, once"
-    laws: ClassVar[frozenset[str]] = frozenset({"others-split-invariant", "order-free"})
+    laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     shrink: float = parameters.number(
         0.02, "share of the mean variance that is added to each variance within classes", low=1e-6, high=1e6
@@ -58,37 +59,41 @@ class FedPrior(Method):
     def __post_init__(self) -> None:
         parameters.check(self)
 
-    def message(self, state: Arrays, client: str) -> Arrays:
+    @property
+    def alone(self) -> Mapping[str, object]:
+        """Ridge of each client's own, with an intercept as here."""
+        return {"intercept": True}
+
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """What is known about classes, and the global model, once there is something."""
         return {name: state[name] for name in _SENT if name in state}
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The global model: the discriminant of all, with everybody's class shares."""
         total = Moments.from_arrays(replies)
-        known = Knowledge.of(total, self.shrink)
-        weight, offset = known.everybody().discriminant()
-        shared = {"weight": weight, "intercept": offset + np.log(class_shares(known.counts))}
-        return {**total.arrays(), **known.arrays(), **shared}
+        knowledge = Knowledge.of(total, self.shrink)
+        weight, offset = knowledge.everybody().discriminant()
+        shared = {"weight": weight, "intercept": offset + np.log(class_shares(knowledge.counts))}
+        return {**total.arrays(), **knowledge.arrays(), **shared}
 
-    def init_client(self, task: Task, train: Samples, rng: np.random.Generator) -> Arrays:
-        """Not part of any sum yet."""
-        return {"counted": np.array(False)}
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """How many samples the sums hold."""
+        return {"count": state["count"].item()} if "count" in state else {}
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, with a column of ones."""
-        return {"counted": np.array(True)}, _ridge.moments(task, train, intercept=True).arrays()
+        return {}, linear.moments(site, intercept=True).arrays()
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """Three fits, mixed."""
-        known = Knowledge.from_arrays(message)
-        rows = _ridge.design(train, intercept=False)
-        others = known.without(rows, train.labels) if bool(private["counted"]) else known.everybody()
+        train = site.train
+        knowledge = Knowledge.from_arrays(message)
+        rows = linear.design(train, intercept=False)
+        others = knowledge.without(rows, train.labels) if site.counted else knowledge.everybody()
         weight, offset = others.discriminant()
         straight = others.least_squares(weight)
         nothing = np.zeros_like(weight), np.zeros_like(offset)
-        client = _Client.of(rows, train.labels, known)
+        client = _Client.of(rows, train.labels, knowledge)
         starts = (((weight, offset), SCALES), (straight, STEEPER), (nothing, (1.0,)))
         fits = [client.fit(*start, scales) for start, scales in starts]
         mixtures = np.array([m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]) / PARTS
@@ -98,21 +103,17 @@ class FedPrior(Method):
         def mixed(name: str) -> Float:
             return np.asarray(sum(w * getattr(fit, name) for w, fit in zip(mixture, fits, strict=True)))
 
-        return {
-            "weight": mixed("weight"),
-            "intercept": mixed("intercept"),
-            **{name: np.array(w) for name, w in zip(("discriminant", "least_squares", "own"), mixture, strict=True)},
-            "pseudocount": mixed("pseudocount"),
-            "step": mixed("step"),
-        }
+        chosen = dict(zip(("discriminant", "least_squares", "own"), mixture.tolist(), strict=True))
+        chosen |= {name: float(mixed(name)) for name in ("pseudocount", "step")}
+        return Personal({"weight": mixed("weight"), "intercept": mixed("intercept")}, chosen)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model."""
         return {name: message[name] for name in ("weight", "intercept") if name in message}
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
-        """Scores of the linear model."""
-        return _ridge.scores(model, inputs)
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
+        """Scores of the linear model: logarithms of class shares, up to a constant per sample."""
+        return linear.scores(model, inputs)
 
 
 def class_shares(counts: Float) -> Float:
@@ -169,7 +170,7 @@ class Knowledge:
         Of each class, the scatter of all is that of the others, that of `rows`, and n k / (n + k) times the square of
         the distance between the two means, of n other samples and k of `rows`.
         """
-        own = _ridge.one_hot(labels, len(self.counts))
+        own = linear.one_hot(labels, len(self.counts))
         own_counts, own_sums = own.sum(0), rows.T @ own
         sums, counts = self.sums - own_sums, self.counts - own_counts
         own_means = own_sums / np.maximum(own_counts, 1.0)
@@ -291,7 +292,7 @@ class _Client:
         shares, left_out_shares = (
             tuple(_own_shares(labels, every, p, left_out=out) for p in PSEUDOCOUNTS) for out in (False, True)
         )
-        path = RidgePath.of(design, _ridge.one_hot(labels, len(every)))
+        path = RidgePath.of(design, linear.one_hot(labels, len(every)))
         return cls(rows, labels, centre, unit, path, design, shares, left_out_shares)
 
     def fit(self, weight: Float, offset: Float, scales: Sequence[float]) -> _Fit:
@@ -333,11 +334,11 @@ def _weigh(scores: Iterable[Float], labels: Array) -> Float:
 
     With g the total cross-entropy by which a candidate beats the first, exp(g) - 1, against 1 for the first: the more
     likely of two weighs more, by as much as it is more likely; what does not beat the first has no weight. Below
-    `_ridge.TOO_FEW` samples, the first has all.
+    `choice.TOO_FEW` samples, the first has all.
     """
     rows = np.arange(len(labels))
     losses = np.array([-log_softmax(each, axis=1)[rows, labels].sum() for each in scores])
-    if len(labels) < _ridge.TOO_FEW:
+    if len(labels) < choice.TOO_FEW:
         losses[:] = 0.0
     gain = np.maximum(losses[0] - losses, 0.0)
     with np.errstate(divide="ignore"):

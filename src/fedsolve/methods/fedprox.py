@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from fedsolve import parameters
-from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.arrays import Arrays, take
+from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.averaging import Averaging
-from fedsolve.method import Method
+from fedsolve.laws import Equals, Law, OneModel
+from fedsolve.method import Method, Personal, Site
 
 
 @dataclass(frozen=True)
@@ -26,21 +24,19 @@ class FedProx(Averaging, Method):
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., FedProx, MLSys 2020"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
-    laws: ClassVar[frozenset[str]] = frozenset({"one-model", "fedavg-at-mu-0"})
+    laws: ClassVar[tuple[Law, ...]] = (OneModel(), Equals("fedavg", mu=0.0))
 
     mu: float = parameters.number(0.01, "strength of the pull towards the global model", low=0)
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model, and near it."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        shared = _sgd.unpacked(message)
-        pull = _torch.towards(shared, self.mu, self.model, task)
-        trained, loss = _torch.train(self, shared, task, train, rng, hook=pull)
-        return {}, _sgd.weighted(trained, loss, len(train))
+        shared = take("model", message)
+        pull = training.towards(shared, self.mu, self.model, site.task)
+        trained, loss = training.train(self, shared, site, hook=pull)
+        return {}, settings.weighted(trained, loss, len(site.train))
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model."""
-        return _sgd.unpacked(message)
+        return Personal(take("model", message))

@@ -22,12 +22,13 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, flat, take, under
-from fedsolve.data.federation import Samples, Task
-from fedsolve.families import ridge as _ridge
-from fedsolve.families.layered import layers as _layers
+from fedsolve.data.federation import Task
+from fedsolve.families.layered import layers
 from fedsolve.families.layered import network as nets
 from fedsolve.families.layered.network import Stage
-from fedsolve.method import Method, Plan
+from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.laws import Law, OrderFree
+from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solve
 
@@ -48,7 +49,7 @@ class PFedACnnL(Method):
     sends: ClassVar[str] = (
         "its label shares, encoded (or its mean input); X'X (one triangle) and X'Y of each layer's inputs"
     )
-    laws: ClassVar[frozenset[str]] = frozenset({"order-free"})
+    laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
     network: str = parameters.text(
         "mlp:128,64", "layers: lr, mlp:128,64, dcnn:0.125 or conv:3x3x32,relu,...,dense", nets.parse
@@ -90,13 +91,18 @@ class PFedACnnL(Method):
         """Whether blocks follow the time that clients take."""
         return self.adaptive
 
+    @property
+    def alone(self) -> Mapping[str, object]:
+        """Ridge of each client's own on the inputs, with a constant as every layer has here."""
+        return {"intercept": True}
+
     # --- server half ---
 
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
-        """The seeds of the label encodings and of K-means. A network that does not fit the inputs is refused here."""
-        self._reader().stages(task)
-        state = {"seeds": rng.integers(2**31, size=2)}
-        return state if self.groups > 1 else {**state, "model/0/group": np.array([0])}
+    def init_server(self, server: Server) -> Arrays:
+        """The seed of the label encodings. A network that does not fit the inputs is refused here."""
+        self._reader().stages(server.task)
+        state = {"seeds": server.rng.integers(2**31, size=1)}
+        return state if self.groups > 1 else {**state, "model/0/group": np.array(0)}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
         """First every profile, then a sum for each group."""
@@ -104,44 +110,46 @@ class PFedACnnL(Method):
             return Plan(tuple(clients), "collect")
         return Plan(tuple(clients), {client: str(_group(state, client)) for client in clients})
 
-    def message(self, state: Arrays, client: str) -> Arrays:
-        """The seeds, and once there are groups the number of the client's and its layers so far."""
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
+        """The seed, and once there are groups the number of the client's and its layers so far."""
         models = _models(state)
         own = models[_group(state, client)] if models else {}
-        return {"seeds": state["seeds"], **_layers.known(own), **({"group": own["group"]} if own else {})}
+        return {"seeds": state["seeds"], **layers.network_of(own), **({"group": own["group"]} if own else {})}
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """Groups from profiles; then (11): the next layer of each group from the sum over those that answered."""
         models = _models(state)
         if not models:
-            return {**state, **_grouped(replies, self.groups, int(state["seeds"][1]))}
+            return {**state, **_grouped(replies, self.groups, server.rng)}
         answered = {number for number in models if f"{number}/count" in replies}
         kept = _without(state, set(models) - answered, answered)
         for number in sorted(answered):
-            depth = len(_layers.layers(models[number]))
-            solution = _layers.solved(Moments.from_arrays(take(str(number), replies)), self.gamma)
-            layer = {**nets.unstacked(solution.weights), **_ridge.trust(solution)}
+            depth = len(layers.layers(models[number]))
+            layer = layers.solved_layer(Moments.from_arrays(take(str(number), replies)), self.gamma)
             kept |= under(f"model/{number}/layer/{depth}", layer)
         return kept
 
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """How many groups there are."""
+        return {"groups": len(_models(state))}
+
     # --- client half ---
 
-    def update(
-        self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
-    ) -> tuple[Arrays, Arrays]:
+    def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The profile; then the statistics of the next layer of the group's network."""
         if "group" not in message:
-            return {}, {"profile": self._profile(message, task, train)}
-        reader = self._reader(_layers.paced(self.block, self.limit, message))
-        stages, depth, group = reader.stages(task), len(_layers.layers(message)), int(message["group"][0])
-        source = _layers.restore(private, train, group, depth)
+            return {}, {"profile": self._profile(message, site)}
+        reader = self._reader(layers.paced(self.block, self.limit, site.pace if self.adaptive else None))
+        stages, depth, group = reader.stages(site.task), len(layers.layers(message)), int(message["group"])
+        source = layers.restore(private, site.train, group, depth)
         if depth + 1 < len(stages):
-            source = _layers.moved(reader, stages, message, source, depth, 1e6 * self.cache)
-        own = _layers.statistics(reader, stages, message, source, train.labels, depth)
-        return _layers.keep(source, group), own.arrays()
+            source = layers.moved(reader, stages, message, source, depth, 1e6 * self.cache)
+        own = layers.statistics(reader, stages, message, source, site.train.labels, depth)
+        return layers.keep(source, group), own.arrays()
 
-    def _profile(self, message: Arrays, task: Task, train: Samples) -> Float:
+    def _profile(self, message: Arrays, site: Site) -> Float:
         """PFedACnnL (9): label shares times the narrowest encoding; or the mean of the inputs."""
+        task, train = site.task, site.train
         if self.profile == "features":
             parts = [
                 flat(nets.prepare(train.inputs[rows], self.scale)).sum(0) for rows in _slices(len(train), self.block)
@@ -156,83 +164,95 @@ class PFedACnnL(Method):
         encoded: Float = shares @ nets.encoding(int(message["seeds"][0]), number, task.classes, hidden[number].width)
         return encoded
 
-    def personalize(self, private: Arrays, message: Arrays, task: Task, train: Samples) -> Arrays:
+    def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """PFedACnnL (13), layer by layer, once the group's network is complete; until then, what there is of it."""
-        group, reader = _layers.layers(message), self._reader()
+        group, reader, train = layers.layers(message), self._reader(), site.train
         if not group:  # only profiles so far: the client's own label shares for everybody
-            return {"shares": np.bincount(train.labels, minlength=task.classes) / len(train)}
+            return Personal({"shares": np.bincount(train.labels, minlength=site.task.classes) / len(train)})
         model: dict[str, Array] = {"seeds": message["seeds"]}
-        stages = reader.stages(task)
+        stages = reader.stages(site.task)
         if not self.personal or len(group) < len(stages):
-            return _layers.known(message)
-        source = _layers.Source(train.inputs)
+            return Personal(layers.network_of(message))
+        source = layers.Source(train.inputs)
+        chosen = {}
         for number, layer in enumerate(group):
-            source = _layers.moved(reader, stages, model, source, number, 1e6 * self.cache)
-            own, epsilon = self._own_layer(reader, stages, model, source, nets.stacked(layer), train)
-            model |= under(f"layer/{number}", {**nets.unstacked(own), "epsilon": np.array(epsilon)})
-        return model
+            source = layers.moved(reader, stages, model, source, number, 1e6 * self.cache)
+            own, epsilon = self._own_layer(reader, stages, model, source, layer, site)
+            model |= under(f"layer/{number}", own)
+            chosen[f"layer/{number}/epsilon"] = epsilon
+        return Personal(model, chosen)
 
     def _own_layer(
         self,
-        reader: _layers.Reader,
+        reader: layers.Reader,
         stages: tuple[Stage, ...],
         model: Arrays,
-        source: _layers.Source,
-        prior: Float,
-        train: Samples,
-    ) -> tuple[Float, float]:
-        """PFedACnnL (13) for one layer, and the epsilon that was used."""
-        depth = len(_layers.layers(model))
-        own = _layers.statistics(reader, stages, model, source, train.labels, depth)
+        source: layers.Source,
+        group: Arrays,
+        site: Site,
+    ) -> tuple[dict[str, Array], float]:
+        """PFedACnnL (13) for one layer, from the group's, and the epsilon that was used."""
+        depth, labels, prior = len(layers.layers(model)), site.train.labels, nets.stacked(group)
+        own = layers.statistics(reader, stages, model, source, labels, depth)
         # W = M + (X'X + epsilon I)^-1 X'(Y - X M)
         rest = Moments(own.triangle, own.cross - own.gram @ prior, own.samples)
-        epsilon = self.epsilon
+        epsilon, sharpness = self.epsilon, float(group["sharpness"])
         if isinstance(epsilon, str):
-            blocks = _layers.blocks(reader, stages, model, source, depth)
+            blocks = layers.blocks(reader, stages, model, source, depth)
             rows = np.concatenate([nets.mean_rows(stages[depth], values) for _, values in blocks])
-            epsilon = choose_epsilon(rest, rows, stages[depth].positions, prior, train.labels)
-        return prior + solve(rest, epsilon, solver="auto").weights, epsilon
+            epsilon, sharpness = choose_epsilon(rest, rows, stages[depth].positions, prior, labels, sharpness)
+        layer = nets.unstacked(prior + solve(rest, epsilon, solver="auto").weights)
+        return {**layer, "sharpness": np.array(sharpness)}, epsilon
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The network of all, where all are one group."""
-        return _layers.known(message) if self.groups == 1 else None
+        return layers.network_of(message) if self.groups == 1 else None
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the last layer there is."""
         if "shares" in model:
             return np.tile(model["shares"], (len(inputs), 1))
-        return _layers.scores(self._reader(), model, inputs)
+        return layers.scores(self._reader(), model, inputs)
 
-    def _reader(self, block: int | None = None) -> _layers.Reader:
-        return _layers.Reader(nets.parse(self.network), self.scale, block or self.block)
+    def probabilities(self, model: Arrays, scores: Array) -> Array:
+        """Softmax of the scores times a sharpness, chosen on left-out predictions where epsilon is."""
+        if "shares" in model:
+            return scores
+        return calibration.probabilities(layers.layers(model)[-1], scores)
+
+    def _reader(self, block: int | None = None) -> layers.Reader:
+        return layers.Reader(nets.parse(self.network), self.scale, block or self.block)
 
 
-def choose_epsilon(rest: Moments, rows: Float, places: int, prior: Float, labels: Array) -> float:
-    """The epsilon with the best predictions for samples that are left out, from one decomposition.
+def choose_epsilon(
+    rest: Moments, rows: Float, places: int, prior: Float, labels: Array, sharpness: float
+) -> tuple[float, float]:
+    """The epsilon with the best predictions for samples that are left out, from one decomposition; their sharpness.
 
-    `rest` holds X'X and X'(Y - X M), `rows` the mean row of each sample. A dense layer has one row a sample, and
+    `rest` holds X'X and X'(Y - X M), `rows` the mean row of each sample. A dense layer has one row per sample, and
     leave-one-out is exact. An image has `places` rows that must be left out together: their part in the fit is taken
     as `places` times that of their mean, which is exact where the patches of an image are alike and else too small.
     """
-    targets = _ridge.one_hot(labels, prior.shape[1])
-    known = rows @ prior
+    targets = linear.one_hot(labels, prior.shape[1])
+    start = rows @ prior
     unit = float(rest.diagonal().mean()) or 1.0
     candidates: list[float] = [unit * factor for factor in EPSILONS]
     if places == 1:
-        path = RidgePath.of(rows, targets - known)
+        path = RidgePath.of(rows, targets - start)
     else:
         squares, vectors = np.linalg.eigh(rest.gram)
         kept = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
         squares, vectors = squares[kept], vectors[:, kept] / np.sqrt(squares[kept])
         root = np.sqrt(places)
-        path = RidgePath(root * (rows @ vectors), squares, root * (targets - known), vectors.T @ rest.cross, 0.0)
+        path = RidgePath(root * (rows @ vectors), squares, root * (targets - start), vectors.T @ rest.cross, 0.0)
 
     def predicted(epsilon: float) -> Float:
         gain = path.ridge(epsilon)
-        found: Float = known + left_out(path.targets, path.fitted(gain), path.leverage(gain)) / np.sqrt(places)
-        return found
+        scores: Float = start + left_out(path.targets, path.fitted(gain), path.leverage(gain)) / np.sqrt(places)
+        return scores
 
-    return _ridge.best(candidates, map(predicted, candidates), labels)
+    epsilon = choice.best(candidates, map(predicted, candidates), labels)
+    return epsilon, calibration.sharpness(predicted(epsilon), labels, sharpness)
 
 
 # --- groups ---
@@ -252,7 +272,7 @@ def _group(state: Arrays, client: str) -> int:
     return int(np.argmax(counts))
 
 
-def _grouped(profiles: Arrays, groups: int, seed: int) -> dict[str, Array]:
+def _grouped(profiles: Arrays, groups: int, rng: np.random.Generator) -> dict[str, Array]:
     """Who is in which group, and the centres: K-means on the profiles, in the order of names.
 
     Groups are numbered by their first member, so that numbers mean nothing.
@@ -262,13 +282,12 @@ def _grouped(profiles: Arrays, groups: int, seed: int) -> dict[str, Array]:
     names = sorted(name.rpartition("/")[0] for name in profiles)
     points = np.stack([profiles[f"{name}/profile"] for name in names])
     count = min(groups, len(np.unique(points, axis=0)))
-    found = KMeans(count, n_init=RESTARTS, random_state=seed).fit(points)
-    order = list(dict.fromkeys(found.labels_.tolist()))
-    members = {
-        f"member/{name}": np.array(order.index(each)) for name, each in zip(names, found.labels_.tolist(), strict=True)
-    }
-    numbers = {f"model/{number}/group": np.array([number]) for number in range(len(order))}
-    return {**members, **numbers, "centres": np.ascontiguousarray(found.cluster_centers_[order])}
+    clustering = KMeans(count, n_init=RESTARTS, random_state=int(rng.integers(2**31))).fit(points)
+    clusters = clustering.labels_.tolist()
+    order = list(dict.fromkeys(clusters))
+    members = {f"member/{name}": np.array(order.index(each)) for name, each in zip(names, clusters, strict=True)}
+    numbers = {f"model/{number}/group": np.array(number) for number in range(len(order))}
+    return {**members, **numbers, "centres": np.ascontiguousarray(clustering.cluster_centers_[order])}
 
 
 def _without(state: Arrays, silent: set[int], answered: set[int]) -> dict[str, Array]:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve import codec
-from fedsolve.arrays import Arrays, take, under
+from fedsolve.arrays import take, under
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.result import CHECKPOINT, Round, versions
-from fedsolve.runtime.loop import Snapshot
+from fedsolve.runtime.client import Memory
+from fedsolve.runtime.drive import Snapshot
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Checkpoint:
         identity = {**settings, "data": fingerprint, "absent": sorted(absent), "versions": versions() | _torch()}
         return replace(self, identity=json.loads(json.dumps(identity)))
 
-    def keep(self, snapshot: Snapshot, memory: Mapping[str, Arrays], rounds: int) -> None:
+    def keep(self, snapshot: Snapshot, memory: Mapping[str, Memory], rounds: int) -> None:
         """Write all of it, if it is time; behind the last round the result itself is."""
         if not self.every or snapshot.round % self.every or snapshot.round == rounds:
             return
         arrays = under("server", snapshot.state)
         for client, held in memory.items():
-            arrays |= under(f"client/{client}", held)
+            arrays |= under(f"client/{client}", held.arrays())
         head = {
             "fedsolve-checkpoint": FORMAT,
             "identity": json.dumps(self.identity),
@@ -62,7 +63,7 @@ class Checkpoint:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         codec.write_file(self.path, arrays, head)
 
-    def resumed(self) -> tuple[Snapshot | None, dict[str, Arrays]]:
+    def resumed(self) -> tuple[Snapshot | None, dict[str, Memory]]:
         """What the server knew and what clients remembered, if that is asked for and the run is the same."""
         if not self.resume:
             return None, {}
@@ -79,7 +80,9 @@ class Checkpoint:
                 lost=frozenset(json.loads(head["lost"])),
                 seconds=json.loads(head["seconds"]),
             )
-            return snapshot, {name: take(f"client/{name}", arrays) for name in json.loads(head["clients"])}
+            return snapshot, {
+                name: Memory.from_arrays(take(f"client/{name}", arrays)) for name in json.loads(head["clients"])
+            }
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise

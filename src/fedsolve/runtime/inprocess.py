@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -15,9 +15,9 @@ from itertools import islice
 from threadpoolctl import threadpool_limits
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, take, under
+from fedsolve.arrays import Array, Arrays, under
 from fedsolve.codec import Bytes, encode, read
-from fedsolve.data.federation import Federation, Samples
+from fedsolve.data.federation import Federation, Samples, Task
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
@@ -25,7 +25,10 @@ from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
-from fedsolve.runtime.loop import Inbox, Keep, Progress, Report, Request, Tick, correct, drive, handle, needed
+from fedsolve.runtime.client import Memory, Request, assess, handle
+from fedsolve.runtime.drive import Progress, Report, drive
+from fedsolve.runtime.gather import Gathering, Tick
+from fedsolve.runtime.inbox import Inbox, Witness
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -66,13 +69,13 @@ class InProcess:
         self._method, self._federation = method, federation
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
-        self.memory: dict[str, Arrays] = {}  # of each client that was asked
+        self.memory: dict[str, Memory] = {}  # of each client that was asked
         self._last: tuple[Bytes, Request] | None = None
         tests = Counter(id(client.test) for client in federation.clients.values())
         self._common = {key for key, holders in tests.items() if holders > 1}  # a test set that several clients share
-        self._counted: deque[tuple[Arrays, Samples, int]] = deque(maxlen=8)
-        self._counting = threading.Lock()
-        self._forks = getattr(method, "processes", False)
+        self._assessed: deque[tuple[Arrays, Samples, Mapping[str, Array]]] = deque(maxlen=8)
+        self._assessing = threading.Lock()
+        self._forks = method.workers == "processes"
         crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
         self._kept: ExitStack | None = None  # what ends with the run
@@ -101,7 +104,7 @@ class InProcess:
 
     def model(self, name: str) -> Arrays:
         """The model that a client keeps."""
-        return take("model", self.memory[name])
+        return self.memory[name].model or {}
 
     def ask(self, requests: Iterable[tuple[str, Bytes]], inbox: Inbox, tick: Tick) -> None:
         """Ask clients in batches, side by side.
@@ -156,8 +159,8 @@ class InProcess:
         tasks = ((name, [data, self._recalled(name)]) for name, data in requests)
         with closing(crew.in_order(tasks, size)) as answers:
             for done, (name, (data, _), (memory, answer)) in enumerate(answers, start=1):
-                known = _known(self._read(data).message, self.memory.get(name))
-                self.memory[name] = _unpack(memory, known)
+                shared = _in_common(self._read(data).message, self.memory.get(name))
+                self.memory[name] = Memory.from_arrays(_unpack(memory, shared))
                 alone = inbox.empty()
                 alone.put(name, answer)
                 inbox.merge(alone)
@@ -167,35 +170,35 @@ class InProcess:
         """What a worker does: the memory of a client comes with its request, and goes back with its answer."""
         data, recalled = parts
         request = self._read(data)
-        before = _unpack(recalled, {}) if recalled else None
+        before = Memory.from_arrays(_unpack(recalled, {})) if recalled else None
         self.memory = {} if before is None else {name: before}
         answer = self._handle(name, request)
-        return [_pack(self.memory.pop(name), _known(request.message, before)), answer]
+        return [_pack(self.memory.pop(name).arrays(), _in_common(request.message, before)), answer]
 
     def _recalled(self, name: str) -> Bytes:
         """What a client remembers, for a worker; nothing of one that was never asked."""
         memory = self.memory.get(name)
-        return b"" if memory is None else _pack(needed(memory), {})
+        return b"" if memory is None else _pack(memory.arrays(with_model=False), {})
 
     def _gather(self, batch: Sequence[tuple[str, Request]], inbox: Inbox) -> Inbox:
         for name, request in batch:
             inbox.put(name, self._handle(name, request))
         return inbox
 
-    def _correct(self, method: Method, model: Arrays, test: Samples) -> int:
-        """As `loop.correct`, once for all clients that have the same model and the same test set."""
+    def _assess(self, method: Method, model: Arrays, test: Samples, task: Task) -> Mapping[str, Array]:
+        """As `client.assess`, once for all clients that have the same model and the same test set."""
         if id(test) not in self._common:
-            return correct(method, model, test)
-        with self._counting:
-            for place, (theirs, samples, count) in enumerate(self._counted):
-                if samples is test and theirs.keys() == model.keys() and all(theirs[n] is model[n] for n in model):
-                    del self._counted[place]
-                    self._counted.append((theirs, samples, count))  # the last ones used are kept
-                    return count
-        count = correct(method, model, test)
-        with self._counting:
-            self._counted.append((model, test, count))
-        return count
+            return assess(method, model, test, task)
+        with self._assessing:
+            for place, (other, samples, tally) in enumerate(self._assessed):
+                if samples is test and other.keys() == model.keys() and all(other[n] is model[n] for n in model):
+                    del self._assessed[place]
+                    self._assessed.append((other, samples, tally))  # the last ones used are kept
+                    return tally
+        tally = assess(method, model, test, task)
+        with self._assessing:
+            self._assessed.append((model, test, tally))
+        return tally
 
     def _read(self, data: Bytes) -> Request:
         """Decoded once for all clients that are sent the same bytes; decoded arrays are read-only."""
@@ -208,15 +211,15 @@ class InProcess:
         memory = self.memory.get(name)
         try:
             task = self._federation.task
-            self.memory[name], answer = handle(self._method, task, client, memory, request, self._correct)
+            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess)
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
 
 
-def _known(message: Arrays, before: Arrays | None) -> dict[str, Array]:
+def _in_common(message: Arrays, before: Memory | None) -> dict[str, Array]:
     """The arrays that both sides have: the message, and what the client remembered."""
-    return under("message", message) | under("before", needed(before or {}))
+    return under("message", message) | under("before", before.arrays(with_model=False) if before else {})
 
 
 def _pack(memory: Arrays, known: Arrays) -> Bytes:
@@ -251,7 +254,8 @@ def run(
     report: Report | None = None,
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
-    on_reply: Keep | None = None,
+    on_reply: Witness | None = None,
+    gathering: Gathering | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
@@ -259,7 +263,8 @@ def run(
     `workers` is the number of threads or processes (0: one a core); it changes the time, never the result. `report` is
     told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
     run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
-    its reply, from several threads; a DataError that it raises refuses the reply.
+    its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
+    reach the server.
     """
     if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
@@ -296,6 +301,7 @@ def run(
             resume=resume,
             keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
             on_reply=on_reply,
+            gathering=gathering,
         )
     task = federation.task
     return Result(
@@ -308,4 +314,5 @@ def run(
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
         shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
         state=outcome.state,
+        server=method.figures(outcome.state),
     )

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve import codec, methods
-from fedsolve.arrays import Arrays, take
+from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
 from fedsolve.data.federation import Client, Federation, Samples, Table, Task
@@ -28,7 +28,7 @@ from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.model import Model
-from fedsolve.runtime.loop import Request, handle
+from fedsolve.runtime.client import Memory, Request, handle
 
 VERSION = metadata.version("fedsolve")
 KEPT_RUNS = 3  # folders of private state that a site keeps
@@ -300,12 +300,10 @@ def respond(site: Site, job: Job, terms: Terms, data: Bytes, run: str) -> Bytes:
     # The first update starts from nothing; what an answer under other terms left behind is no memory.
     memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)
     memory, answer = handle(method, task, client, memory, request)
-    model = take("model", memory)
-    if request.kind == "evaluate":
+    if memory.model is not None:
         folder = _folder(site.state / "models")
-        Model(method, task, model, site.name).save(folder / f"{site.name}.safetensors")
-    kept = {name: array for name, array in memory.items() if not name.startswith("model/")}
-    codec.write_file(_memory(site, run), kept)
+        Model(method, task, memory.model, site.name).save(folder / f"{site.name}.safetensors")
+    codec.write_file(_memory(site, run), memory.arrays(with_model=False))
     return answer
 
 
@@ -316,9 +314,9 @@ def forget(site: Site) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _recall(site: Site, run: str) -> Arrays | None:
+def _recall(site: Site, run: str) -> Memory | None:
     path = _memory(site, run)
-    return codec.read_file(path)[0] if path.exists() else None
+    return Memory.from_arrays(codec.read_file(path)[0]) if path.exists() else None
 
 
 def _memory(site: Site, run: str) -> Path:

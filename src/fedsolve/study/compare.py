@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from fedsolve import methods, parameters
 from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
-from fedsolve.runtime.loop import Progress
+from fedsolve.runtime.drive import Progress
 from fedsolve.study.experiment import Prepared, Settings, execute, method_of, prepare
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
@@ -39,7 +39,7 @@ def plan(base: Settings, names: Sequence[str], seeds: Sequence[int], given: Mapp
     runs = []
     for seed in dict.fromkeys(seeds):
         for name in wanted:
-            takes = {each for each, _, _ in parameters.declared(methods.method_class(name))}
+            takes = {each for each, _, _ in parameters.declared(methods.method_class(name, settings[name]))}
             rounds = base.rounds if "rounds" in takes else None
             run = replace(base, method=name, set=settings[name], seed=seed, rounds=rounds, alone=False)
             method_of(run)  # refuses wrong parameters before anything runs
@@ -48,7 +48,7 @@ def plan(base: Settings, names: Sequence[str], seeds: Sequence[int], given: Mapp
 
 
 def _own(name: str, wanted: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    takes = {each for each, _, _ in parameters.declared(methods.method_class(name))}
+    takes = {each for cls in methods.classes(name) for each, _, _ in parameters.declared(cls)}
     own = {key: value for key, value in given.items() if "." not in key and key in takes}
     return own | {key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == name}
 

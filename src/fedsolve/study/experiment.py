@@ -25,8 +25,9 @@ from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
+from fedsolve.runtime.drive import Progress, Report
+from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
-from fedsolve.runtime.loop import Keep, Progress, Report
 
 RUNTIMES = ("local", "flower")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
@@ -100,7 +101,7 @@ def method_of(settings: Settings) -> Method:
     """The method with its parameters."""
     chosen = dict(settings.set)
     if settings.rounds is not None:
-        takes = {name for name, _, _ in parameters.declared(methods.method_class(settings.method))}
+        takes = {name for name, _, _ in parameters.declared(methods.method_class(settings.method, chosen))}
         if "rounds" not in takes:
             own = methods.create(settings.method, chosen).rounds
             if settings.rounds != own:
@@ -111,7 +112,7 @@ def method_of(settings: Settings) -> Method:
 
 
 @contextmanager
-def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Keep | None]:
+def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Witness | None]:
     """What puts replies into a ledger, where one is named."""
     if path is None:
         yield None
@@ -173,7 +174,7 @@ def execute(
             raise ParameterError("--checkpoint and --resume are for --runtime local")
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
-    alone = settings.alone if settings.alone is not None else not method.processes
+    alone = settings.alone if settings.alone is not None else method.closed_form
     with _kept(ledger, method, federation.task, settings.seed) as on_reply:
         if settings.runtime == "flower":
             result = _simulated(settings, method, progress, on_reply)
@@ -197,12 +198,9 @@ def execute(
         data={**result.data, **ready.about},
         seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
-    if alone and method.name != "local":
-        # With the method's own intercept or network, so that training alone differs in nothing but being alone.
-        takes = {name for name, _, _ in parameters.declared(methods.method_class("local"))}
-        same = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum") if method.processes else ("intercept",)
-        own = methods.create("local", {name: chosen[name] for name in same if name in takes & chosen.keys()})
-        last = settings.eval_every if not method.processes else own.rounds
+    if alone and method.alone is not None:
+        own = methods.create("local", method.alone)
+        last = settings.eval_every if method.closed_form else own.rounds
         result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress, evaluate_every=last))
     return result
 
@@ -225,7 +223,7 @@ def _federation(text: str) -> Federation:
     return split_of(settings, _mapped(settings)[0])
 
 
-def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Keep | None) -> Result:
+def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Witness | None) -> Result:
     offline.switch_off()
     from fedsolve.runtime import flower
     from fedsolve.runtime.sites import Job

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.federation import Task
-from fedsolve.families.gradient import settings as _sgd
+from fedsolve.families.gradient import settings
+from fedsolve.method import Purpose, Server
 
 
-class Averaging(_sgd.Training):
+class Averaging(settings.Training):
     """The server half of methods that average models, and what their clients do alike."""
 
-    def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
+    def init_server(self, server: Server) -> Arrays:
         """The first global model."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        return _sgd.packed(_torch.initial(self.model, task, rng))
+        return under("model", training.initial(self.model, server.task, server.rng))
 
-    def message(self, state: Arrays, client: str) -> Arrays:
+    def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The global model."""
-        return _sgd.sent(state)
+        return settings.sent(state)
 
-    def aggregate(self, state: Arrays, replies: Arrays) -> Arrays:
+    def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The mean over those that answered."""
-        return _sgd.average(state, replies)
+        return settings.average(replies)
+
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The mean training loss."""
+        return settings.mean_loss(state)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model."""
-        return _sgd.unpacked(message)
+        return take("model", message)
 
-    def predict(self, model: Arrays, inputs: Array) -> Array:
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import training
 
-        return _torch.scores(self.model, model, inputs)
+        return training.scores(self.model, model, inputs, task)

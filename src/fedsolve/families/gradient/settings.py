@@ -1,6 +1,6 @@
 """What gradient methods share and needs no torch: their settings, and averages of models.
 
-Methods import `_torch` inside their functions, so that they are listed by `fedsolve methods` without torch.
+Methods import `training` inside their functions, so that they are listed by `fedsolve methods` without torch.
 """
 
 from __future__ import annotations
@@ -8,21 +8,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.method import Workers
 
 MODELS = "lr, mlp:128,64, lenet5, cnn, cnn:16,32, or package.module:factory"
 _MODEL = re.compile(r"lr|lenet5|(mlp:|cnn:)[1-9]\d*(,[1-9]\d*)*|cnn|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-CLASSES = "classes"  # beside the tensors of a model: how many classes it tells apart
+_LOCAL = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum")  # settings that training alone has, too
 
 
 @dataclass(frozen=True)
 class Training:
     """The settings of local training: mini-batch SGD with momentum, started anew in each round."""
+
+    closed_form: ClassVar[bool] = False
+    # Dropout draws from torch's one generator, and Python's share of small batches is large.
+    workers: ClassVar[Workers] = "processes"
 
     model: str = parameters.text("mlp:64", f"the network: {MODELS}")
     rounds: int = parameters.number(50, "rounds of local training and exchange", low=1, integer=True)
@@ -38,9 +44,9 @@ class Training:
         check_model(self.model, type(self).__name__)
 
     @property
-    def processes(self) -> bool:
-        """Dropout draws from torch's one generator, and Python's share of small batches is large."""
-        return True
+    def alone(self) -> Mapping[str, object] | None:
+        """The same network, trained as long, by each client alone."""
+        return {name: getattr(self, name) for name in _LOCAL}
 
 
 def check_model(spec: str, owner: str) -> None:
@@ -49,52 +55,29 @@ def check_model(spec: str, owner: str) -> None:
         raise ParameterError(f"parameter 'model' of {owner} must be one of {MODELS}; got {spec!r}")
 
 
-# --- models as they travel: tensors below "model/", and the number of classes ---
-
-
-def packed(model: Arrays) -> dict[str, Array]:
-    """A model as it stands in a state or a message."""
-    return {**under("model", {n: a for n, a in model.items() if n != CLASSES}), CLASSES: model[CLASSES]}
-
-
-def unpacked(arrays: Arrays) -> dict[str, Array]:
-    """The model in a state or a message."""
-    return {**take("model", arrays), CLASSES: arrays[CLASSES]}
+# --- models as they travel: tensors below "model/" ---
 
 
 def sent(state: Arrays) -> dict[str, Array]:
     """What goes out of a server's state that holds one model."""
-    return {name: array for name, array in state.items() if name == CLASSES or name.startswith("model/")}
+    return {name: array for name, array in state.items() if name.startswith("model/")}
 
 
 def weighted(model: Arrays, loss: float, count: int) -> dict[str, Array]:
     """A reply to be summed: the model and its mean loss, times the number of samples behind them."""
-    scaled = {name: array * array.dtype.type(count) for name, array in model.items() if name != CLASSES}
+    scaled = {name: array * array.dtype.type(count) for name, array in model.items()}
     return {**under("model", scaled), "loss": np.array(loss * count), "count": np.array(count)}
 
 
-def average(state: Arrays, replies: Arrays) -> dict[str, Array]:
+def average(replies: Arrays) -> dict[str, Array]:
     """FedAvg: w = sum n_k w_k / sum n_k over those that answered; beside it the mean training loss."""
     count = int(replies["count"])
     if count < 1:
         raise DataError(f"replies must come from at least one sample; got {count}")
     model = {name: array / array.dtype.type(count) for name, array in take("model", replies).items()}
-    return {**under("model", model), CLASSES: state[CLASSES], "loss": np.array(float(replies["loss"]) / count)}
+    return {**under("model", model), "loss": np.array(float(replies["loss"]) / count)}
 
 
-def part(model: Arrays, names: Mapping[str, object] | frozenset[str]) -> dict[str, Array]:
-    """The tensors of a model with these names."""
-    return {name: model[name] for name in model if name in names}
-
-
-# --- draws where a method is given no generator ---
-
-
-def seed(rng: np.random.Generator) -> dict[str, Array]:
-    """A seed to keep in a client's private state."""
-    return {"seed": rng.integers(2**63, size=2)}
-
-
-def generator(private: Arrays) -> np.random.Generator:
-    """The generator of a kept seed: the same draws each time."""
-    return np.random.default_rng(private["seed"])
+def mean_loss(state: Arrays) -> dict[str, float]:
+    """The mean training loss in a server's state, once clients have trained."""
+    return {"loss": float(state["loss"])} if "loss" in state else {}

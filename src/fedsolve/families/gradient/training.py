@@ -19,7 +19,8 @@ import numpy as np
 from fedsolve.arrays import Array, Arrays, finite
 from fedsolve.data.federation import Samples, Task
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.families.gradient.settings import CLASSES, Training
+from fedsolve.families.gradient.settings import Training
+from fedsolve.method import Site
 
 try:
     import torch
@@ -42,7 +43,7 @@ Hook = Callable[[Tensors, Tensors], None]  # changes gradients, given the parame
 def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array]:
     """A network's first weights, drawn from the generator."""
     with _seeded(rng):
-        return _arrays(_models.build(model, _sample_shape(task.shape), task.classes), task.classes)
+        return _arrays(_models.build(model, _sample_shape(task.shape), task.classes))
 
 
 def body(model: str, task: Task) -> frozenset[str]:
@@ -83,9 +84,8 @@ def _network(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -
     pristine = _pristine(model, shape, classes)
     module = _twin(pristine) if _models.named(model) else copy.deepcopy(pristine)
     tensors = _tensors(module)
-    names = arrays.keys() - {CLASSES}
-    if tensors.keys() != names:
-        raise DataError(f"model {model}: tensors {sorted(tensors.keys() ^ names)} are on one side only")
+    if tensors.keys() != arrays.keys():
+        raise DataError(f"model {model}: tensors {sorted(tensors.keys() ^ arrays.keys())} are on one side only")
     with torch.no_grad():
         for name, tensor in tensors.items():
             array = arrays[name]
@@ -117,10 +117,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if tensor.is_floating_point()}
 
 
-def _arrays(module: nn.Module, classes: int) -> dict[str, Array]:
-    tensors = _tensors(module)
-    values = {name: np.array(tensor.detach().numpy(), order="C") for name, tensor in tensors.items()}
-    return {**values, CLASSES: np.array([classes])}
+def _arrays(module: nn.Module) -> dict[str, Array]:
+    return {name: np.array(tensor.detach().numpy(), order="C") for name, tensor in _tensors(module).items()}
 
 
 # --- inputs ---
@@ -163,9 +161,7 @@ def _batches(train: Samples, size: int, rng: np.random.Generator) -> Iterator[tu
 def train(
     settings: Training,
     start: Arrays,
-    task: Task,
-    samples: Samples,
-    rng: np.random.Generator,
+    site: Site,
     *,
     epochs: int | None = None,
     loss: Loss = cross_entropy,
@@ -176,6 +172,7 @@ def train(
 
     `loss` of scores and labels is minimised; `hook` may change the gradients of a step; `frozen` tensors stay.
     """
+    task, samples, rng = site.task, site.train, site.rng
     _check(samples)
     with _one_thread(), _seeded(rng):
         module = _network(settings.model, start, _sample_shape(task.shape), task.classes)
@@ -197,7 +194,7 @@ def train(
                         hook(parameters, gradients)
                     step(gradients)
             total /= seen
-        trained = _arrays(module, task.classes)
+        trained = _arrays(module)
     mean = float(total)
     if not (np.isfinite(mean) and all(finite(array) for array in trained.values())):
         raise DataError(f"training diverged: the loss is {mean:.3g}; lower lr={settings.lr}, or scale the inputs")
@@ -287,7 +284,7 @@ def learn_blend(
             if len(losses) >= 10 and np.std(losses[-10:]) < settled:
                 break
         learnt = {name: np.array(weight.numpy(), order="C") for name, weight in zip(names, share, strict=True)}
-        model = _arrays(module, task.classes)
+        model = _arrays(module)
     if not all(finite(array) for array in (*learnt.values(), *model.values())):
         raise DataError(f"learning the blend diverged; lower eta={eta}, or scale the inputs")
     return learnt, model
@@ -302,11 +299,9 @@ def _like(tensor: Tensor, values: Array | Tensor) -> Tensor:
 # --- prediction ---
 
 
-def scores(model: str, arrays: Arrays, inputs: Array) -> Array:
-    """The network's scores, one row a sample."""
-    if CLASSES not in arrays or arrays[CLASSES].shape != (1,):
-        raise DataError(f"a model of {model} must say how many classes it has")
-    classes = int(arrays[CLASSES][0])
+def scores(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
+    """The network's scores, one row per sample."""
+    classes = task.classes
     result = np.empty((len(inputs), classes), dtype=np.float32)
     with _one_thread(), torch.inference_mode():
         module = _network(model, arrays, _sample_shape(inputs.shape[1:]), classes).eval()

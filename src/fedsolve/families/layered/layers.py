@@ -18,10 +18,12 @@ from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
 from fedsolve.families.layered import network as nets
 from fedsolve.families.layered.network import Network, Stage
+from fedsolve.families.ridge.calibration import sharpness_of_sums
+from fedsolve.families.ridge.linear import trust
 from fedsolve.moments import Moments
-from fedsolve.solver import Solution, solve
+from fedsolve.solver import solve
 
-MODEL = ("weight", "intercept")  # of a layer
+MODEL = ("weight", "intercept", "sharpness")  # of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,20 @@ def layers(arrays: Arrays) -> list[dict[str, Array]]:
     return [named.take(f"layer/{number}", arrays) for number in range(count)]
 
 
-def known(arrays: Arrays) -> dict[str, Array]:
+def network_of(arrays: Arrays) -> dict[str, Array]:
     """Seeds and layers of a state: all that a model needs."""
-    wanted = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in MODEL}
-    return {name: arrays[name] for name in arrays if name in wanted or name == "seeds"}
+    needed = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in MODEL}
+    return {name: arrays[name] for name in arrays if name in needed or name == "seeds"}
 
 
-def solved(total: Moments, gamma: float) -> Solution:
-    """FedACnnL (5): the ridge is added once, whoever and however many answered. The constant is a feature like any."""
-    return solve(total, gamma, solver="auto")
+def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
+    """FedACnnL (5): the ridge is added once, whoever and however many answered. The constant is a feature like any.
+
+    Beside the layer, the sharpness of its scores as those of a classifier, and how far it can be trusted.
+    """
+    solution = solve(total, gamma, solver="auto")
+    sharpness = np.array(sharpness_of_sums(total, solution))
+    return {**nets.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
 
 
 def blocks(
@@ -145,6 +152,6 @@ def keep(source: Source, tag: int) -> dict[str, Array]:
     return {"activations": source.inputs, "depth": np.array(source.depth), "tag": np.array(tag)}
 
 
-def paced(block: int, limit: int, message: Arrays) -> int:
+def paced(block: int, limit: int, pace: float | None) -> int:
     """How many rows a block has: more for a client that is slow, never more than it has memory for."""
-    return min(limit, round(block * float(message["pace"]))) if "pace" in message else block
+    return block if pace is None else min(limit, round(block * pace))

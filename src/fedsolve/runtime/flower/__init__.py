@@ -32,13 +32,15 @@ from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation, Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
-from fedsolve.method import Method
+from fedsolve.method import Method, Server
 from fedsolve.model import Model
 from fedsolve.moments import Moments
 from fedsolve.result import Result, Seconds
 from fedsolve.rng import derive
+from fedsolve.runtime.drive import Outcome, Progress, drive
+from fedsolve.runtime.gather import Tick
+from fedsolve.runtime.inbox import Failure, Inbox, Witness
 from fedsolve.runtime.inprocess import cores
-from fedsolve.runtime.loop import Failure, Inbox, Keep, Outcome, Progress, Tick, drive
 from fedsolve.runtime.sites import (
     VERSION,
     Description,
@@ -66,7 +68,7 @@ GRACE = 600.0  # seconds that an answer is kept beyond its time, until its turn 
 SPOOL = 4_000_000_000  # bytes of early answers that may wait on the server's disk
 AGAIN = 10.0  # seconds before a site that failed to say hello is asked once more
 Say = Callable[[str], None]
-Keeping = Callable[[Method, Task], AbstractContextManager[Keep]]  # who is told of the replies of such a run
+Keeping = Callable[[Method, Task], AbstractContextManager[Witness]]  # who is told of the replies of such a run
 
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
 
@@ -323,11 +325,12 @@ class Opening:
     def of(cls, method: Method, job: Job, rules: Rules, folder: Path) -> Opening | None:
         """Where the method has one round, begins with the same message whatever the task, and all sites have keys."""
         known = bool(rules.sites) and all(name in rules.keys for name in rules.sites)
-        if method.rounds > 1 or method.processes or not known or rules.participation < 1:
+        if method.rounds > 1 or not known or rules.participation < 1:
             return None
         tasks = (Task(2, (3,)), Task(3, (5,)))
         first, second = (
-            method.message(method.init_server(task, derive(job.seed, "server")), rules.sites[0]) for task in tasks
+            method.message(method.init_server(Server(task, 0, derive(job.seed, "server"))), rules.sites[0], "update")
+            for task in tasks
         )
         return cls(first, maps.parse(job.features).identity, folder) if same(first, second) else None
 
@@ -524,7 +527,7 @@ def serve(
     return outcome, task, method
 
 
-def _examined(on_reply: Keep | None, client: str, reply: Arrays) -> None:
+def _examined(on_reply: Witness | None, client: str, reply: Arrays) -> None:
     """Refuse moments that no samples have; sums of anything else are the method's affair."""
     if Moments.are(reply):
         Moments.from_arrays(reply).factor()
@@ -603,6 +606,7 @@ def _result(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rules
         models={},
         shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
         state=outcome.state,
+        server=method.figures(outcome.state),
     )
 
 
@@ -623,7 +627,7 @@ def simulate(
     participation: float = 1.0,
     evaluate_every: int = 1,
     progress: Progress | None = None,
-    on_reply: Keep | None = None,
+    on_reply: Witness | None = None,
     engine: Callable[[ServerApp, ClientApp, int], None] | None = None,
 ) -> Result:
     """A method on a federation through Flower's apps, on its simulation engine: worker processes of Ray.

@@ -1,0 +1,236 @@
+"""The contract of methods, as code: `check_method(MyMethod())` for those of the catalogue and for anybody's own.
+
+Every check is a function of a method that raises `CheckError` with a sentence. `checks_for` names those that apply to a
+method, the laws it declares included, so that a test suite can run them one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve import parameters
+from fedsolve.arrays import Arrays
+from fedsolve.checks.laws import hold
+from fedsolve.checks.probes import (
+    CheckError,
+    Fresh,
+    Guarded,
+    Lossy,
+    NeverAsked,
+    Recoded,
+    Spy,
+    close,
+    global_generator,
+    same_result,
+    sample_data,
+    sample_federation,
+)
+from fedsolve.data.federation import Client, Federation, Samples
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.method import Method
+from fedsolve.model import load_model
+from fedsolve.runtime.drive import drive
+from fedsolve.runtime.inprocess import run
+
+
+def check_method(method: Method) -> None:
+    """Run every check that applies to a method; raise one error that lists all that failed.
+
+    >>> import fedsolve as fs
+    >>> fs.check_method(fs.AFL(ridge=1.0))
+    """
+    failures = []
+    for title, check in checks_for(method):
+        try:
+            check(method)
+        except CheckError as error:
+            failures.append(f"{title}: {error}")
+        except Exception as error:  # noqa: BLE001  (a method may fail in any way; the list must go on)
+            failures.append(f"{title}: {type(error).__name__}: {error}")
+    if failures:
+        raise CheckError(f"{method!r} breaks its contract:\n  " + "\n  ".join(failures))
+
+
+def checks_for(method: Method) -> Iterator[tuple[str, Callable[[Method], None]]]:
+    """The checks that apply to a method, by name: those for all, and one for each law that it declares."""
+    yield from CHECKS.items()
+    for law in method.laws:
+        yield f"law {law}", partial(hold, law)
+
+
+def frozen_value(method: Method) -> None:
+    """A method is a frozen dataclass: hashable, equal to its copy, and nobody can set a field."""
+    if not dataclasses.is_dataclass(method) or not method.__dataclass_params__.frozen:
+        raise CheckError("it must be a frozen dataclass")
+    if copy.copy(method) != method or hash(copy.copy(method)) != hash(method):
+        raise CheckError("it must equal its copy")
+
+
+def parameters_are_checked(method: Method) -> None:
+    """Every number refuses NaN, infinity and what lies outside its domain, by name."""
+    for name, _, domain in parameters.declared(method):
+        if domain.kind not in ("number", "integer"):
+            continue
+        wrong: list[Any] = [math.nan, math.inf, -math.inf, "nonsense", None]
+        wrong += [domain.low - 1] if math.isfinite(domain.low) else []
+        wrong += [domain.high + 1] if math.isfinite(domain.high) else []
+        for value in wrong:
+            try:
+                dataclasses.replace(method, **{name: value})  # type: ignore[type-var]
+            except ParameterError as error:
+                if repr(name) not in str(error):
+                    raise CheckError(f"refusing {name}={value!r}, the error does not name it: {error}") from error
+            else:
+                raise CheckError(f"{name}={value!r} is accepted")
+
+
+def same_seed_same_bits(method: Method) -> None:
+    """Two runs agree bit for bit, whatever the number of workers and the state of global generators."""
+    federation = sample_federation()
+    first = run(method, federation, seed=3, workers=1)
+    before = global_generator()
+    second = run(method, federation, seed=3, workers=3)
+    if before != global_generator():
+        raise CheckError("it draws from NumPy's global generator; use the generator it is given")
+    same_result(first, second, "a second run with the same seed")
+
+
+def no_hidden_state(method: Method) -> None:
+    """A fresh copy of the method for every single call gives the same result, and no call changes the method."""
+    federation = sample_federation()
+    settings = parameters.values(method)
+    same_result(run(method, federation), run(Fresh(method).method(), federation), "a fresh copy of the method per call")
+    if parameters.values(method) != settings:
+        raise CheckError("a run changed its parameters")
+
+
+def writes_to_nothing(method: Method) -> None:
+    """Nothing that is given to a method is written to: all of it is read-only here."""
+    try:
+        run(Guarded(method).method(), sample_federation(), workers=1)
+    except (ValueError, TypeError) as error:
+        raise CheckError(f"it writes to what it was given ({error})") from error
+
+
+def survives_bytes(method: Method) -> None:
+    """State, private state, message, reply and model pass through bytes bit for bit."""
+    run(Recoded(method).method(), sample_federation())
+
+
+def replies_say_nothing_of_size(method: Method) -> None:
+    """The shape of a reply does not depend on the number of samples: no per-sample values leave a client.
+
+    Rounds may differ in what is sent back; they are told apart by what was sent out.
+    """
+    shapes: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+
+    def see(message: Arrays, reply: Arrays) -> None:
+        sent, back = (tuple(sorted((n, a.shape) for n, a in arrays.items())) for arrays in (message, reply))
+        shapes.setdefault(sent, set()).add(back)
+
+    run(Spy(method, see).method(), sample_federation(), workers=1)
+    for found in shapes.values():
+        if len(found) > 1:
+            raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(found)}")
+
+
+def small_clients_work(method: Method) -> None:
+    """Clients with one sample, or one class, or alone in the federation, get a model that predicts."""
+    x, y = sample_data()
+    one = {"train": (x[:1], y[:1]), "test": (x[-20:], y[-20:])}
+    for clients in ({"only": one}, {"a": one, "b": {"train": (x[:50], y[:50])}}):
+        result = run(method, Federation.from_arrays(clients, classes=3))
+        for name, model in result.models.items():
+            if not np.isfinite(model.scores(x[:5])).all():
+                raise CheckError(f"the model of client {name!r} gives scores that are not finite")
+
+
+def bad_data_is_refused(method: Method) -> None:
+    """NaN that reaches a client's update ends in an error that names the client, not in a reply."""
+    federation = sample_federation()
+    client = federation.clients["site-2"]
+    spoilt = np.array(client.train.inputs)
+    spoilt[3, 2] = np.nan
+    bad = Client("site-2", Samples(spoilt, client.train.labels), client.test)
+    broken = dataclasses.replace(federation, clients={**federation.clients, "site-2": bad})
+    try:
+        result = run(method, broken)
+    except DataError as error:
+        if "site-2" not in str(error):
+            raise CheckError(f"the error does not name the client: {error}") from error
+    else:
+        if result.bytes_up or np.isnan(result.models["site-2"].scores(client.test.inputs)).any():
+            raise CheckError("NaN in a client's features went through")
+
+
+def better_than_guessing(method: Method) -> None:
+    """On classes that a linear model tells apart, the mean accuracy is above that of the commonest class."""
+    result = run(method, sample_federation(sizes=(40, 25, 40, 30, 40)))
+    if not (result.accuracy.mean or 0.0) > 0.6:
+        raise CheckError(f"mean accuracy is {result.accuracy.mean} on three classes that are easy to tell apart")
+
+
+def absent_clients_are_not_there(method: Method) -> None:
+    """With a client absent, the result is exactly that of the federation without it."""
+    federation = sample_federation()
+    rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
+    without = dataclasses.replace(federation, clients=rest)
+    same_result(run(method, federation, absent=["site-2"]), run(method, without), "a federation without that client")
+
+
+def lost_replies_are_not_there(method: Method) -> None:
+    """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
+    federation = sample_federation()
+    rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
+    lossy = Lossy(method, federation, workers=1)
+    found = drive(method, federation.task, lossy, tolerate=True)
+    wanted = run(method, dataclasses.replace(federation, clients=rest))
+    close(found.state, wanted.state, "a lost reply instead of an absent client")
+    if method.rounds > 1:
+        return
+    for name in rest:
+        close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
+    never_asked = NeverAsked(method, federation, workers=1)
+    drive(method, federation.task, never_asked)
+    close(lossy.model("site-2"), never_asked.model("site-2"), "a lost reply instead of never being asked")
+
+
+def models_survive_disk(method: Method) -> None:
+    """A saved model predicts the same after loading."""
+    x, _ = sample_data()
+    result = run(method, sample_federation())
+    with tempfile.TemporaryDirectory() as folder:
+        result.save(Path(folder) / "out")
+        for name, model in result.models.items():
+            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors", type(method))
+            if loaded.scores(x).tobytes() != model.scores(x).tobytes():
+                raise CheckError(f"the model of {name!r} gives other scores after loading")
+
+
+CHECKS: dict[str, Callable[[Method], None]] = {
+    check.__name__: check
+    for check in (
+        frozen_value,
+        parameters_are_checked,
+        same_seed_same_bits,
+        no_hidden_state,
+        writes_to_nothing,
+        survives_bytes,
+        replies_say_nothing_of_size,
+        small_clients_work,
+        bad_data_is_refused,
+        better_than_guessing,
+        absent_clients_are_not_there,
+        lost_replies_are_not_there,
+        models_survive_disk,
+    )
+}

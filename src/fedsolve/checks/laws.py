@@ -1,0 +1,115 @@
+"""How to find out whether a law holds: one function per kind of law, registered at `hold`."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+
+from fedsolve import arrays as named
+from fedsolve.checks.probes import (
+    Backwards,
+    CheckError,
+    close,
+    counterpart,
+    like_training_alone,
+    same_result,
+    same_state,
+    sample_data,
+    sample_federation,
+    with_settings,
+)
+from fedsolve.data.federation import Federation
+from fedsolve.laws import (
+    Equals,
+    OneModel,
+    OrderFree,
+    OthersSplitInvariant,
+    SendsNothing,
+    SharesWith,
+    SplitInvariant,
+    TrainsAlone,
+)
+from fedsolve.method import Method
+from fedsolve.rng import derive
+from fedsolve.runtime.drive import drive
+from fedsolve.runtime.inprocess import InProcess, run
+
+
+@singledispatch
+def hold(law: object, method: Method) -> None:
+    """Raise a CheckError unless the law holds for the method."""
+    raise CheckError(f"{method.name} declares {law!r}, and nobody knows how to check that; register it at hold")
+
+
+@hold.register
+def _split_invariant(law: SplitInvariant, method: Method) -> None:
+    x, y = sample_data(count=120)
+    models = []
+    for count in (1, 3, 40):
+        order = derive(count, "split").permutation(len(x))
+        rows = np.array_split(order, count)
+        clients = {f"c{i:02d}": {"train": (x[r], y[r])} for i, r in enumerate(rows)}
+        shared = run(method, Federation.from_arrays(clients, classes=3)).shared
+        if shared is None:
+            raise CheckError("it has no global model")
+        models.append(shared.arrays)
+    for other in models[1:]:
+        close(models[0], other, "another split of the same data")
+
+
+@hold.register
+def _others_split_invariant(law: OthersSplitInvariant, method: Method) -> None:
+    x, y = sample_data(count=120)
+    mine = {"me": {"train": (x[:30], y[:30])}}
+    found = []
+    for count in (1, 4, 30):
+        rows = np.array_split(derive(count, "split").permutation(np.arange(30, 120)), count)
+        others = {f"c{i:02d}": {"train": (x[r], y[r])} for i, r in enumerate(rows)}
+        found.append(run(method, Federation.from_arrays({**mine, **others}, classes=3)).models["me"].arrays)
+    for other in found[1:]:
+        close(found[0], other, "another split of the other clients' data")
+
+
+@hold.register
+def _order_free(law: OrderFree, method: Method) -> None:
+    federation = sample_federation()
+    forward, backward = InProcess(method, federation), Backwards(method, federation)
+    one, two = (drive(method, federation.task, transport) for transport in (forward, backward))
+    close(one.state, two.state, "replies in another order")
+    for name in federation.clients:
+        close(forward.model(name), backward.model(name), "replies in another order")
+
+
+@hold.register
+def _one_model(law: OneModel, method: Method) -> None:
+    result = run(method, sample_federation())
+    if result.shared is None or not all(named.same(m.arrays, result.shared.arrays) for m in result.models.values()):
+        raise CheckError("a personal model differs from the global one")
+
+
+@hold.register
+def _sends_nothing(law: SendsNothing, method: Method) -> None:
+    result = run(method, sample_federation())
+    if result.bytes_up or result.bytes_down:
+        raise CheckError(f"{result.bytes_up} bytes went up and {result.bytes_down} down")
+
+
+@hold.register
+def _equals(law: Equals, method: Method) -> None:
+    federation = sample_federation()
+    mine, theirs = with_settings(method, **dict(law.settings)), counterpart(method, law.other)
+    same_result(run(mine, federation), run(theirs, federation), law.other)
+
+
+@hold.register
+def _shares_with(law: SharesWith, method: Method) -> None:
+    federation = sample_federation()
+    mine, theirs = with_settings(method, **dict(law.settings)), counterpart(method, law.other)
+    same_state(run(mine, federation), run(theirs, federation), law.other)
+
+
+@hold.register
+def _trains_alone(law: TrainsAlone, method: Method) -> None:
+    federation = sample_federation() if law.clients is None else sample_federation(sizes=(40,) * law.clients)
+    like_training_alone(with_settings(method, **dict(law.settings)), federation)

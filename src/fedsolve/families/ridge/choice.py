@@ -1,0 +1,74 @@
+"""Choices by leave-one-out: which ridge, which candidate, without a test set and without refitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.arrays import Float
+from fedsolve.families.ridge.calibration import sharpness
+from fedsolve.families.ridge.linear import design, one_hot
+from fedsolve.method import Site
+from fedsolve.moments import Moments
+from fedsolve.solver import RidgePath, cross_validated_ridge, left_out
+
+RIDGES = tuple(10.0**power for power in range(2, -6, -1))  # times the mean square of the features: a client's choices
+SHARED_RIDGES = tuple(10.0 ** (-power / 2) for power in range(9))  # times the mean diagonal: the server's choices
+FEW_SAMPLES = 100
+TOO_FEW = 3  # below this, leaving one out leaves nothing to choose by: the first candidate stands, the global model
+STEEPNESS = 20.0  # of the sigmoid that smooths the count of errors; 10 to 50 choose nearly alike
+TIE = 1e-9  # losses per sample that differ by less are equal
+
+_T = TypeVar("_T")
+
+
+def server_ridge(ridge: float | str, total: Moments, *, intercept: bool = False) -> float:
+    """The ridge as given; where it is "auto", by generalised cross-validation on the sums alone."""
+    return cross_validated_ridge(total, SHARED_RIDGES, intercept=intercept) if isinstance(ridge, str) else float(ridge)
+
+
+def choose_ridge(site: Site, *, intercept: bool) -> tuple[float, float]:
+    """The strength with the best leave-one-out predictions on the client's own training data, and their sharpness."""
+    train = site.train
+    rows = design(train, intercept=False)
+    targets = one_hot(train.labels, site.task.classes)
+    path = RidgePath.of(rows, targets, intercept=intercept)
+    # The mean diagonal of F'F, centred if there is an intercept.
+    unit = float(path.squares.sum()) / rows.shape[1] or 1.0
+    candidates = [unit * factor for factor in RIDGES]
+    mean = targets.mean(0) if intercept else 0.0
+
+    def predicted(ridge: float) -> Float:
+        gain = path.ridge(ridge)
+        return left_out(path.targets, path.fitted(gain), path.leverage(gain)) + mean
+
+    chosen = best(candidates, map(predicted, candidates), train.labels)
+    return chosen, sharpness(predicted(chosen), train.labels, float(targets.shape[1]))
+
+
+def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[np.int64]) -> _T:
+    """The candidate with the best leave-one-out predictions (samples x classes, one matrix per candidate).
+
+    Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
+    minus best other. The count itself takes few values and ties; squared error looks away from the decision. Below
+    `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first;
+    below `TOO_FEW` samples too, which is why methods put the candidate nearest the global model there.
+    """
+    if len(labels) < TOO_FEW:
+        return candidates[0]
+    rows = np.arange(len(labels))
+
+    def loss(scores: Float) -> float:
+        own = scores[rows, labels]
+        if len(labels) < FEW_SAMPLES:
+            return float(np.square(scores).sum() + (1.0 - 2.0 * own).sum())  # |scores - one-hot|^2
+        others = scores.copy()
+        others[rows, labels] = -np.inf
+        return float((0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * (others.max(1) - own))).sum())  # a smooth share of errors
+
+    losses = np.array([loss(scores) for scores in predictions])
+    # Rounding must not decide between equals: the first wins.
+    return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]

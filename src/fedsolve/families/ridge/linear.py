@@ -1,0 +1,84 @@
+"""The linear model: its statistics, its weights, how far to trust them, and its scores."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsolve.arrays import Array, Arrays, Float, flat
+from fedsolve.data.federation import Samples
+from fedsolve.families.ridge.calibration import sharpness_of_sums
+from fedsolve.features.maps import FeatureMap
+from fedsolve.method import Site
+from fedsolve.moments import Moments
+from fedsolve.solver import Solution, solve
+
+PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
+
+
+def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None = None) -> Moments:
+    """The statistics of a client's training data, through a feature map of the method's own if it has one."""
+    task, train = site.task, site.train
+    if features is None:
+        return Moments.of(train.inputs, train.labels, classes=task.classes, intercept=intercept, space=task.space)
+    parts = (
+        Moments.of(features(train.inputs[rows]), train.labels[rows], classes=task.classes, intercept=intercept)
+        for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
+    )
+    return reduce(add, parts)
+
+
+def linear_model(solution: Solution) -> dict[str, Array]:
+    """A solution as a model: `weight` (features x classes), and `intercept` where there is one."""
+    model: dict[str, Array] = {"weight": solution.weights}
+    if solution.intercept is not None:
+        model["intercept"] = solution.intercept
+    return model
+
+
+def trust(solution: Solution) -> dict[str, Array]:
+    """How far a solution can be trusted, as arrays for the server's state."""
+    return {
+        "rcond": np.array(solution.rcond),
+        "rank": np.array(solution.rank),
+        "minimum_norm": np.array(solution.solver == "eigen"),
+    }
+
+
+def global_model(total: Moments, ridge: float, *, intercept: bool = False) -> dict[str, Array]:
+    """What a server knows once it has solved: the sums, the model, its sharpness and how far to trust it."""
+    solution = solve(total, ridge, intercept=intercept, solver="auto")
+    sharpness = np.array(sharpness_of_sums(total, solution))
+    return {**total.arrays(), **linear_model(solution), "sharpness": sharpness, **trust(solution)}
+
+
+def figures(state: Arrays, *names: str) -> dict[str, float]:
+    """Numbers of a server's state to show: those named, and how far its solution can be trusted."""
+    shown = (*names, "count", "sharpness", "rcond", "rank", "minimum_norm")
+    return {name: state[name].item() for name in shown if name in state}
+
+
+def scores(model: Arrays, inputs: Array) -> Float:
+    """Features times weight, plus the intercept where there is one."""
+    rows = flat(inputs)
+    result = np.empty((len(rows), model["weight"].shape[1]))
+    for start in range(0, len(rows), PREDICT_ROWS):
+        block = slice(start, start + PREDICT_ROWS)
+        np.matmul(np.asarray(rows[block], dtype=np.float64), model["weight"], out=result[block])
+    return result + model["intercept"] if "intercept" in model else result
+
+
+def design(train: Samples, *, intercept: bool) -> Float:
+    """A client's features in float64, with a column of ones if asked."""
+    rows = np.asarray(flat(train.inputs), dtype=np.float64)
+    return np.column_stack([rows, np.ones(len(rows))]) if intercept else rows
+
+
+def one_hot(labels: NDArray[np.int64], classes: int) -> Float:
+    """One row per sample, with a one at its class."""
+    rows = np.zeros((len(labels), classes))
+    rows[np.arange(len(labels)), labels] = 1.0
+    return rows

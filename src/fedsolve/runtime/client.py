@@ -1,0 +1,151 @@
+"""The client's side of the round loop: what a client does with a request, and what it remembers in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast, get_args
+
+import numpy as np
+
+from fedsolve import arrays as named
+from fedsolve.arrays import Array, Arrays
+from fedsolve.codec import Bytes, encode, read
+from fedsolve.data.federation import Client, Samples, Task
+from fedsolve.errors import DataError
+from fedsolve.features.maps import difference
+from fedsolve.method import Method, Personal, Site
+from fedsolve.rng import derive
+
+Kind: TypeAlias = Literal["update", "evaluate"]
+Assess: TypeAlias = Callable[[Method, Arrays, Samples, Task], Mapping[str, Array]]
+"""The tallies of a model on test samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the server asks of a client."""
+
+    kind: Kind
+    round: int
+    seed: int
+    space: str  # the feature space in words
+    message: Arrays
+    accepted: bool = True  # whether the reply to the client's last update arrived
+    pace: float = 1.0  # how much more the client should take on at a time than at first
+
+    def write(self) -> Bytes:
+        """The request as bytes."""
+        numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted), "pace": repr(self.pace)}
+        words = {name: str(number) for name, number in numbers.items()}
+        return encode(self.message, {"kind": self.kind, "space": self.space, **words})
+
+    def carries(self, message: Arrays) -> bool:
+        """Whether it has these very arrays as its message."""
+        mine = self.message
+        return mine.keys() == message.keys() and all(mine[name] is message[name] for name in message)
+
+    @classmethod
+    def read(cls, data: Bytes) -> Request:
+        """The request in bytes that `write` made."""
+        message, head = read(data, "request")
+        try:
+            if head["kind"] not in get_args(Kind):
+                raise ValueError(f"nobody knows how to {head['kind']!r}")
+            kind, accepted, pace = cast("Kind", head["kind"]), head["accepted"] == "1", float(head["pace"])
+            if not 1 <= pace < np.inf:
+                raise ValueError(f"a pace of {pace}")
+            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted, pace)
+        except (KeyError, ValueError) as error:
+            raise DataError(f"request without a proper head: {error}") from error
+
+
+def assess(method: Method, model: Arrays, test: Samples, task: Task) -> dict[str, Array]:
+    """The tallies of a model on test samples, from which all its figures follow."""
+    scores = method.predict(model, test.inputs, task)
+    return {"correct": np.array(int((np.argmax(scores, axis=1) == test.labels).sum()))}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """What a client keeps between two requests. It stays with the client.
+
+    An update whose reply was lost on the way never happened: the next request says so, and what is pending is dropped.
+    """
+
+    private: Arrays  # the method's private state
+    counted: bool = False  # whether the server has the reply that made it
+    pending: Arrays | None = None  # what the last update made of it, until the server says that it has the reply
+    model: Arrays | None = None  # the client's model, which no later request looks at
+
+    def settled(self, accepted: bool) -> Memory:
+        """The memory once it is known whether the server has the reply to the last update."""
+        if self.pending is None:
+            return self
+        return Memory(self.pending, counted=True) if accepted else Memory(self.private, self.counted)
+
+    def arrays(self, *, with_model: bool = True) -> dict[str, Array]:
+        """The memory as named arrays, for files and other processes."""
+        held = {"counted": np.array(self.counted), "updated": np.array(self.pending is not None)}
+        held |= named.under("private", self.private) | named.under("pending", self.pending or {})
+        return held | named.under("model", self.model or {}) if with_model else held
+
+    @classmethod
+    def from_arrays(cls, held: Arrays) -> Memory:
+        """The inverse of `arrays`; a client without a model and one with an empty model are alike."""
+        pending = named.take("pending", held) if bool(held["updated"]) else None
+        return cls(named.take("private", held), bool(held["counted"]), pending, named.take("model", held) or None)
+
+
+def handle(
+    method: Method,
+    task: Task,
+    client: Client,
+    memory: Memory | None,
+    request: Request,
+    assess: Assess = assess,
+) -> tuple[Memory, Bytes]:
+    """What a client does with a request: its new memory, and its answer. `assess` is how it evaluates a model.
+
+    `None` as memory is a client that has not been asked anything yet.
+    """
+    if request.space != task.described:
+        raise DataError(
+            f"its features are not the server's: {difference(task.described, request.space)}; nothing was computed"
+        )
+
+    def site(step: str, *, counted: bool = False) -> Site:
+        path = (step, client.name) if step == "client" else (step, client.name, request.round)
+        return Site(task, client.train, request.round, derive(request.seed, *path), counted, request.pace)
+
+    if memory is None:
+        memory = Memory(method.init_client(site("client")))
+    memory = memory.settled(request.accepted)
+    if request.kind == "update":
+        head = {"space": f"{task.space:x}"}
+        started = time.perf_counter()
+        pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
+        if method.paced:  # beside the reply, so that replies stay the same bits
+            head["seconds"] = f"{time.perf_counter() - started:015.6f}"
+        return Memory(memory.private, memory.counted, pending), encode(reply, head)
+    personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
+    tally = _evaluate(method, personal, request.message, client, task, assess)
+    return Memory(memory.private, memory.counted, model=personal.model), encode(tally)
+
+
+def _evaluate(
+    method: Method, personal: Personal, message: Arrays, client: Client, task: Task, assess: Assess
+) -> dict[str, Array]:
+    """Tallies on the client's test samples, for its model and the global one, and what was chosen for it."""
+    tally: dict[str, Array] = {"train": np.array(len(client.train)), "test": np.array(len(client.test))}
+    tally |= named.under("chosen", {name: np.array(float(value)) for name, value in personal.chosen.items()})
+    shared = method.shared(message)
+    if len(client.test):
+        model = personal.model
+        mine = assess(method, model, client.test, task)
+        tally |= named.under("personal", mine)
+        if shared:
+            same = shared.keys() <= model.keys() and all(shared[name] is model[name] for name in shared)
+            tally |= named.under("shared", mine if same else assess(method, shared, client.test, task))
+    return tally

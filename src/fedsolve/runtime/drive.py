@@ -1,0 +1,201 @@
+"""The round loop, once: `drive` on the server's side, `client.handle` on the client's, bytes between them.
+
+A transport carries requests to clients and answers back; in process and over a network differ only there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from fedsolve.arrays import Arrays
+from fedsolve.codec import Bytes
+from fedsolve.data.federation import Task
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.method import Method, Server
+from fedsolve.result import Accuracy, ClientResult, Round
+from fedsolve.rng import derive
+from fedsolve.runtime.client import Kind, Request
+from fedsolve.runtime.gather import Gathering, Plain, Tick, Transport
+from fedsolve.runtime.inbox import Replies, Tallies, Witness
+from fedsolve.runtime.pace import Pace
+
+Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
+Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What the server knows at the end."""
+
+    state: Arrays
+    shared: Arrays | None
+    clients: Mapping[str, ClientResult]
+    history: tuple[Round, ...]
+    seconds: Mapping[str, float]
+    failed: Mapping[str, str] = field(default_factory=dict)  # clients that were left out, and why: the last reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """All the server knows between two rounds: a run goes on from here as if it had never stopped."""
+
+    round: int  # the last one that is over
+    state: Arrays
+    history: tuple[Round, ...]
+    lost: frozenset[str]  # clients whose last reply did not arrive
+    seconds: Mapping[str, float]
+
+
+def drive(
+    method: Method,
+    task: Task,
+    transport: Transport,
+    *,
+    seed: int = 0,
+    participation: float = 1.0,
+    tolerate: bool = False,
+    min_clients: int = 1,
+    progress: Progress | None = None,
+    report: Report | None = None,
+    evaluate_every: int = 1,
+    resume: Snapshot | None = None,
+    keep: Callable[[Snapshot], None] | None = None,
+    on_reply: Witness | None = None,
+    gathering: Gathering | None = None,
+) -> Outcome:
+    """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
+
+    `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
+    nonsense is left out and listed as missing; without, the run stops and names it. A round that fewer than
+    `min_clients` answered does not count: the run stops. Clients are evaluated after each
+    round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
+    is given all it takes to go on behind it, and `resume` is what `keep` was given once. `gathering` says how replies
+    reach the server; by default it sees each of them.
+    """
+    if not 0 < participation <= 1:
+        raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
+    if isinstance(evaluate_every, bool) or not isinstance(evaluate_every, int) or evaluate_every < 1:
+        raise ParameterError(f"eval-every must be an integer of at least 1; got {evaluate_every!r}")
+    gathering = gathering or Plain()
+    start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
+    clock = _Clock(start.seconds)
+    state, history, lost = start.state, list(start.history), set(start.lost)
+    pace = Pace()
+    failed: dict[str, str] = {}
+    results: dict[str, ClientResult] = {}
+    for number in range(start.round + 1, method.rounds + 1):
+        started = time.perf_counter()
+        present = transport.clients()
+        plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
+        post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
+        replies = Replies(plan, task.space, tolerate, on_reply)
+        clock.lap("server")
+        tick = _ticker(progress, number, "clients answering", plan.clients)
+        gathering.gather(transport, post.requests(plan.clients), replies, tick)
+        clock.lap("clients")
+        folded = replies.folded()
+        failed |= replies.failed
+        _enough(replies, plan.clients, min_clients, number)
+        lost = (lost | set(plan.clients)) - replies.answered
+        pace = pace.after(replies.seconds)
+        state = method.aggregate(state, folded, Server(task, number, derive(seed, "aggregate", number)))
+        clock.lap("server")
+        # The state goes out once more, for personalisation; in between it goes out with the next update.
+        final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
+        tallies = Tallies(tolerate)
+        if number % evaluate_every == 0 or number == method.rounds:
+            transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
+        results = tallies.clients
+        failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
+        clock.lap("evaluate")
+        history.append(
+            Round(
+                round=number,
+                accuracy=Accuracy.of(results).mean,
+                bytes_up=replies.received,
+                bytes_down=post.sent + (final.sent if number == method.rounds else 0),
+                seconds=round(time.perf_counter() - started, 6),
+                missing=tuple(sorted(set(present) - replies.answered)),
+                loss=method.figures(state).get("loss"),
+            )
+        )
+        if report:
+            report(history[-1], method.rounds)
+        if keep:
+            keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
+    shared = method.shared(method.message(state, min(results, default=""), "personalize"))
+    ordered = {name: results[name] for name in sorted(results)}
+    return Outcome(state, shared, ordered, tuple(history), clock.seconds, failed)
+
+
+def _enough(replies: Replies, asked: Sequence[str], least: int, number: int) -> None:
+    """Refuse a round that too few clients answered."""
+    if len(replies.answered) >= max(1, least):
+        return
+    reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
+    few = f"only {len(replies.answered)} of {len(asked)} clients" if replies.answered else "no client"
+    wanted = f", fewer than the {least} that are wanted" if replies.answered else ""
+    raise DataError(f"{few} answered in round {number}{wanted}" + (f" ({reasons})" if reasons else ""))
+
+
+def _ticker(progress: Progress | None, number: int, what: str, clients: Sequence[str]) -> Tick:
+    def tick(done: int) -> None:
+        if progress:
+            progress(f"round {number}: {what}", done, len(clients))
+
+    return tick
+
+
+def _draw(clients: Sequence[str], share: float, rng: np.random.Generator) -> list[str]:
+    """A random share of the clients, at least one, in sorted order."""
+    names = sorted(clients)
+    if share == 1.0 or not names:
+        return names
+    count = max(1, round(share * len(names)))
+    return [names[i] for i in np.sort(rng.choice(len(names), count, replace=False))]
+
+
+@dataclass(slots=True)
+class _Post:
+    """Requests of one kind, encoded once for all clients that are sent the same arrays."""
+
+    method: Method
+    task: Task
+    state: Arrays
+    seed: int
+    number: int
+    kind: Kind
+    lost: frozenset[str]
+    pace: Pace
+    sent: int = 0  # bytes
+
+    def requests(self, clients: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
+        last: Request | None = None
+        data: Bytes = b""
+        for client in clients:
+            message = self.method.message(self.state, client, "update" if self.kind == "update" else "personalize")
+            accepted, pace = client not in self.lost, self.pace.of(client)
+            if last is None or not last.carries(message) or (last.accepted, last.pace) != (accepted, pace):
+                last = Request(self.kind, self.number, self.seed, self.task.described, message, accepted, pace)
+                data = last.write()
+            self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
+            yield client, data
+
+
+class _Clock:
+    """Seconds by what they were spent on."""
+
+    def __init__(self, before: Mapping[str, float]) -> None:
+        self.seconds = {"clients": 0.0, "server": 0.0, "evaluate": 0.0, **before}
+        self._last = time.perf_counter()
+
+    def lap(self, what: str) -> None:
+        """Book the time since the last lap."""
+        now = time.perf_counter()
+        self.seconds[what] += now - self._last
+        self._last = now
