@@ -36,8 +36,8 @@ SLACK = 1e-3  # rows of probabilities sum to one up to this: single precision an
 BLOCK = 2**16  # probabilities looked at in one go; they stay in the processor's cache
 LARGEST_COUNT = 2**40  # of samples; sums over classes and bins cannot overflow below it
 
-# Odds fall into cells, 32 per power of two, that are read from the float's bits: its exponent and five digits more.
-_SHIFT = 52 - 5
+# Odds fall into cells, 64 per power of two, that are read from the bits of the float: its exponent and six digits more.
+_SHIFT = 52 - 6
 _FIRST, _LAST = (int(np.float64(odds).view(np.int64)) >> _SHIFT for odds in (2.0**-70, 2.0**53))
 
 
@@ -230,8 +230,8 @@ def auc_bound(tally: Arrays) -> float | None:
     """How far the area of the histograms can be from the exact one: half the share of pairs within one bin.
 
     That holds for any samples. Where probabilities are spread smoothly over several bins the two differ far less: by
-    some 1e-3 at most with 256 bins. Above `MANY` classes bins are few (60 for 101 classes, 4 for 1,000), and the area
-    of the histograms is only as good as this bound says.
+    1e-3 at most in trials with up to 100 classes. Above `MANY` classes bins are few, 60 for 101 classes and 4 for
+    1,000; there the area of the histograms is rough: for 1,000 classes it was 0.01 to 0.2 too low in trials.
 
     >>> auc_bound(tally([[1.0, 0.0], [0.0, 1.0]], [[0.9, 0.1], [0.1, 0.9]], [0, 1]))
     0.0
@@ -286,8 +286,9 @@ def edges(classes: int) -> Float:
 
 
 def _cuts(classes: int) -> NDArray[np.int64]:
+    near = 0.5 if classes <= MANY else 0.1  # within which bins are even; where they are few, most lie near a guess
     steps = np.linspace(-1.0, 1.0, bins(classes) + 1)[1:-1]
-    logs = 0.5 * np.sinh(math.asinh(-math.log(CLIP) / 0.5) * steps) - math.log(max(1, classes - 1))
+    logs = near * np.sinh(math.asinh(-math.log(CLIP) / near) * steps) - math.log(max(1, classes - 1))
     return np.exp(logs).view(np.int64) >> _SHIFT
 
 
