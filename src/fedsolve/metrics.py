@@ -66,41 +66,41 @@ def tally(scores: ArrayLike, probabilities: ArrayLike, labels: ArrayLike) -> dic
     [[1, 1], [0, 0]]
     """
     shares, truth = _samples(probabilities, labels)
-    rated = np.asarray(scores)
-    if rated.dtype.kind not in "biuf" or rated.shape != shares.shape:
+    points = np.asarray(scores)
+    if points.dtype.kind not in "biuf" or points.shape != shares.shape:
         raise DataError(
             f"scores must be numbers of the shape of the probabilities, {list(shares.shape)}; "
-            f"got {rated.dtype}{list(rated.shape)}"
+            f"got {points.dtype}{list(points.shape)}"
         )
     count, classes = shares.shape
     rows = np.arange(count)
-    answers = rated.argmax(axis=1)
+    answers = points.argmax(axis=1)
     # argmax takes the first NaN for the largest, so the largest score says whether a row has one.
-    if np.isnan(rated[rows, answers]).any():
+    if np.isnan(points[rows, answers]).any():
         raise DataError("scores must be numbers; got NaN, as from a model that has diverged")
     total = zero(classes)
     total["count"] += count
     if classes <= MANY:
         total["confusion"] += np.bincount(truth * classes + answers, minlength=classes**2).reshape(classes, classes)
     else:
-        for name, held in (("right", truth[truth == answers]), ("predicted", answers), ("actual", truth)):
-            total[name] += np.bincount(held, minlength=classes)
+        for name, numbers in (("right", truth[truth == answers]), ("predicted", answers), ("actual", truth)):
+            total[name] += np.bincount(numbers, minlength=classes)
     total["log_loss"] += 0.0 - np.log(np.clip(shares[rows, truth].astype(np.float64), CLIP, 1.0)).sum()
     width, table = bins(classes), _cells(classes)
     offsets = np.arange(classes) * width
-    everybody, mine = np.zeros(classes * width, np.int64), np.empty(count, np.int64)
+    histogram, true_cells = np.zeros(classes * width, np.int64), np.empty(count, np.int64)
     step = max(1, BLOCK // classes)
     for start in range(0, count, step):
         block = shares[start : start + step].astype(np.float64)  # a copy: written to below
         place = rows[: len(block)], truth[start : start + step]
         cells = _bin(block, table)
         cells += offsets
-        mine[start : start + step] = cells[place]
-        everybody += np.bincount(cells.ravel(), minlength=classes * width)
+        true_cells[start : start + step] = cells[place]
+        histogram += np.bincount(cells.ravel(), minlength=classes * width)
         block[place] -= 1.0
         total["brier"] += np.square(block, out=block).sum()
-    total["positives"] += np.bincount(mine, minlength=classes * width).reshape(classes, width)
-    total["negatives"] += everybody.reshape(classes, width) - total["positives"]
+    total["positives"] += np.bincount(true_cells, minlength=classes * width).reshape(classes, width)
+    total["negatives"] += histogram.reshape(classes, width) - total["positives"]
     return total
 
 
@@ -152,11 +152,11 @@ def spread(values: Sequence[float], better: Literal["higher", "lower"]) -> dict[
         raise DataError("figures of clients must be finite; leave out the clients for which one is not defined")
     if not values:
         return {}
-    ranked = sorted(map(float, values), reverse=better == "lower")
+    worst_first = sorted(map(float, values), reverse=better == "lower")
     return {
-        "mean": statistics.mean(ranked),
-        "std": statistics.pstdev(ranked),
-        "worst_decile": statistics.mean(ranked[: -(-len(ranked) // 10)]),
+        "mean": statistics.mean(worst_first),
+        "std": statistics.pstdev(worst_first),
+        "worst_decile": statistics.mean(worst_first[: -(-len(worst_first) // 10)]),
     }
 
 
@@ -169,28 +169,28 @@ def baseline(train: ArrayLike, test: ArrayLike) -> dict[str, Array]:
     >>> figures(baseline([3, 1], [2, 2]))["accuracy"]
     0.5
     """
-    learnt, asked = np.asarray(train), np.asarray(test)
-    for name, counts in (("training", learnt), ("test", asked)):
+    train_counts, test_counts = np.asarray(train), np.asarray(test)
+    for name, counts in (("training", train_counts), ("test", test_counts)):
         if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
             raise DataError(f"{name} counts must be one whole number per class, none below zero")
-    if len(learnt) != len(asked) or not learnt.sum() > 0:
+    if len(train_counts) != len(test_counts) or not train_counts.sum() > 0:
         raise DataError(
-            f"the best constant answer needs training samples and the same classes for both; got {learnt.sum()} "
-            f"training samples, {len(learnt)} classes in training and {len(asked)} in the test"
+            f"the best constant answer needs training samples and the same classes for both; got {train_counts.sum()} "
+            f"training samples, {len(train_counts)} classes in training and {len(test_counts)} in the test"
         )
-    classes, count, asked = len(learnt), int(asked.sum()), asked.astype(np.int64)
-    shares, answer, every = learnt / learnt.sum(), int(learnt.argmax()), np.arange(classes)
+    classes, count, test_counts = len(train_counts), int(test_counts.sum()), test_counts.astype(np.int64)
+    shares, answer, every = train_counts / train_counts.sum(), int(train_counts.argmax()), np.arange(classes)
     total = zero(classes)
     total["count"] += count
     if classes <= MANY:
-        total["confusion"][:, answer] = asked
+        total["confusion"][:, answer] = test_counts
     else:
-        total["right"][answer], total["predicted"][answer] = asked[answer], count
-        total["actual"] += asked
-    total["log_loss"] += 0.0 - asked @ np.log(np.maximum(shares, CLIP))
-    total["brier"] += asked @ ((1.0 - shares) ** 2 + (shares @ shares - shares**2))
+        total["right"][answer], total["predicted"][answer] = test_counts[answer], count
+        total["actual"] += test_counts
+    total["log_loss"] += 0.0 - test_counts @ np.log(np.maximum(shares, CLIP))
+    total["brier"] += test_counts @ ((1.0 - shares) ** 2 + (shares @ shares - shares**2))
     place = every, _bin(shares, _cells(classes))
-    total["positives"][place], total["negatives"][place] = asked, count - asked
+    total["positives"][place], total["negatives"][place] = test_counts, count - test_counts
     return total
 
 
@@ -215,14 +215,14 @@ def exact_auc(probabilities: ArrayLike, labels: ArrayLike) -> float | None:
     shares, truth = _samples(probabilities, labels)
     areas = []
     for label in range(1 if shares.shape[1] == 2 else 0, shares.shape[1]):
-        column, mine = shares[:, label], shares[truth == label, label]
-        others = len(column) - len(mine)
-        if not len(mine) or not others:
+        column, positives = shares[:, label], shares[truth == label, label]
+        negatives = len(column) - len(positives)
+        if not len(positives) or not negatives:
             continue
-        ordered = np.sort(column)
+        ascending = np.sort(column)
         # Twice the samples below each positive, equal ones half; among the positives alone these sum to their square.
-        below = sum(int(np.searchsorted(ordered, mine, side).sum()) for side in ("left", "right"))
-        areas.append((below - len(mine) ** 2) / (2 * len(mine) * others))
+        below = sum(int(np.searchsorted(ascending, positives, side).sum()) for side in ("left", "right"))
+        areas.append((below - len(positives) ** 2) / (2 * len(positives) * negatives))
     return statistics.fmean(areas) if areas else None
 
 
@@ -245,9 +245,9 @@ def check(tally: Arrays, classes: int, source: str = "the tally") -> None:
     >>> check(tally([[1.0, 0.0]], [[0.9, 0.1]], [0]), classes=2)
     """
     arrays.check(tally, source)
-    layout, needed = arrays.layout(tally), arrays.layout(zero(classes))
-    if layout != needed:
-        raise DataError(f"{source} of {classes} classes must hold {arrays.words(needed)}; got {arrays.words(layout)}")
+    layout, standard = arrays.layout(tally), arrays.layout(zero(classes))
+    if layout != standard:
+        raise DataError(f"{source} of {classes} classes must hold {arrays.words(standard)}; got {arrays.words(layout)}")
     count = int(tally["count"])
     if not 0 <= count <= LARGEST_COUNT:
         raise DataError(f"{source}: 'count' must lie between 0 and {LARGEST_COUNT}; got {count}")
@@ -258,12 +258,12 @@ def check(tally: Arrays, classes: int, source: str = "the tally") -> None:
     right, predicted, actual = _per_class(tally)
     if not (actual.sum() == count and predicted.sum() == count):
         raise DataError(f"{source}: samples and answers per class must sum to its count of {count}")
-    missed, wrong = actual - right, predicted - right
+    misses, errors = actual - right, predicted - right
     # Every missed sample is another class's wrong answer.
-    if not ((missed >= 0).all() and (wrong >= 0).all() and (missed + wrong <= missed.sum()).all()):
+    if not ((misses >= 0).all() and (errors >= 0).all() and (misses + errors <= misses.sum()).all()):
         raise DataError(f"{source}: right answers, answers and samples per class contradict each other")
-    for name, held in (("positives", actual), ("negatives", count - actual)):
-        if not (tally[name].sum(axis=1) == held).all():
+    for name, samples in (("positives", actual), ("negatives", count - actual)):
+        if not (tally[name].sum(axis=1) == samples).all():
             raise DataError(f"{source}: the histograms {name!r} must sum to the samples counted per class")
 
 
@@ -344,11 +344,11 @@ def _share(part: Array, whole: Array) -> float | None:
     return float(np.mean(part[some] / whole[some])) if some.any() else None
 
 
-def _area(tally: Arrays, won: Callable[[Float, Float], Float]) -> float | None:
-    """The share of pairs won, of a positive and a negative; the mean over classes that have pairs."""
+def _area(tally: Arrays, wins: Callable[[Float, Float], Float]) -> float | None:
+    """The share that `wins` gives of all pairs of a positive and a negative; the mean over classes that have pairs."""
     first = 1 if len(tally["positives"]) == 2 else 0
     positives, negatives = (tally[name][first:].astype(np.float64) for name in ("positives", "negatives"))
-    return _share(won(positives, negatives).sum(axis=1), positives.sum(axis=1) * negatives.sum(axis=1))
+    return _share(wins(positives, negatives).sum(axis=1), positives.sum(axis=1) * negatives.sum(axis=1))
 
 
 def _accuracy(tally: Arrays) -> float | None:

@@ -246,6 +246,8 @@ def test_no_samples_and_one_class_have_the_figures_they_can_have() -> None:
 def test_two_classes_use_the_second_ones_probability() -> None:
     scores, probabilities, labels = smooth(2, 500, 1.0)
     assert metrics.exact_auc(probabilities, labels) == oracle.roc_auc_score(labels, probabilities[:, 1])
+    # Of the first class these two differ, but 1 - 1e-18 and 1 - 1e-20 are the same float.
+    assert metrics.exact_auc([[1e-18, 1.0], [1e-20, 1.0]], [0, 1]) == 0.5
     total = metrics.tally(scores, probabilities, labels)
     total["positives"][0], total["negatives"][0] = total["negatives"][0].copy(), total["positives"][0].copy()
     assert metrics.figures(total)["auc"] == metrics.figures(metrics.tally(scores, probabilities, labels))["auc"]
@@ -260,6 +262,13 @@ def test_spread_over_clients_is_that_of_results(numbers: list[int]) -> None:
     losses = metrics.spread([-value for value in values], "lower")
     assert losses == {"mean": -spread["mean"], "std": spread["std"], "worst_decile": -spread["worst_decile"]}
     assert metrics.spread(values[:1] * 7, "lower")["mean"] == values[0]
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(1, 1.0), (9, 1.0), (10, 1.0), (11, 1.5), (20, 1.5), (21, 2.0)])
+def test_the_worst_tenth_is_rounded_up(clients: int, worst: float) -> None:
+    values = [float(n) for n in range(clients, 0, -1)]
+    assert metrics.spread(values, "higher")["worst_decile"] == worst
+    assert metrics.spread(values, "lower")["worst_decile"] == clients + 1 - worst
 
 
 def test_spread_of_nobody_and_of_nan() -> None:
