@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.families.layered import network as nets
+from fedsolve.families.layered import forward as nets
+from fedsolve.families.layered.stages import Stage
 from fedsolve.runtime.inprocess import InProcess
 from fedsolve.runtime.loop import Replies, drive
 
@@ -50,7 +51,7 @@ def measure() -> list[dict[str, Any]]:
     federation = fs.Federation.from_arrays({f"c{i:02d}": {"train": part} for i, part in enumerate(parts)}, classes=10)
     design = nets.design
 
-    def slow(stage: nets.Stage, inputs: Any, block: int) -> Iterator[Any]:
+    def slow(stage: Stage, inputs: Any, block: int) -> Iterator[Any]:
         for rows in design(stage, inputs, block):
             time.sleep(_Unequal.here.delay)
             yield rows

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import blas, cho_factor, cho_solve
 
 import fedsolve as fs
+from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers as _layers
-from fedsolve.families.layered import network as nets
 
 from .timing import ratios
 

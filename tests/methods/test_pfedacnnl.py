@@ -9,9 +9,9 @@ import pytest
 from sklearn.cluster import KMeans
 
 import fedsolve as fs
+from fedsolve.families import layered as nets
 from fedsolve.families import ridge as _ridge
 from fedsolve.families.layered import layers as _layers
-from fedsolve.families.layered import network as nets
 from fedsolve.methods import pfedacnnl
 from fedsolve.rng import derive
 from tests.conftest import relative

@@ -16,9 +16,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import layered as nets
 from fedsolve.families import ridge as _ridge
 from fedsolve.families.layered import layers as _layers
-from fedsolve.families.layered import network as nets
 from fedsolve.method import Method
 from fedsolve.moments import Moments
 

@@ -23,10 +23,10 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.federation import Samples, Task
+from fedsolve.families import layered as nets
 from fedsolve.families import ridge as _ridge
+from fedsolve.families.layered import Stage
 from fedsolve.families.layered import layers as _layers
-from fedsolve.families.layered import network as nets
-from fedsolve.families.layered.network import Stage
 from fedsolve.method import Method, Plan
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solve
