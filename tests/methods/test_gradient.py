@@ -17,8 +17,10 @@ from fedsolve.rng import derive
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from fedsolve.families.gradient import networks  # noqa: E402
 from fedsolve.families.gradient import training as _torch  # noqa: E402
 from fedsolve.families.gradient import zoo as _models  # noqa: E402
+from fedsolve.families.gradient.blend import learn_blend  # noqa: E402
 
 SMALL: dict[str, Any] = {"model": "mlp:8", "rounds": 2, "epochs": 2, "batch": 16, "lr": 0.05}
 
@@ -61,8 +63,8 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     x, y = images(count)
     task = fs.Task(3, (16, 16))
     settings = _sgd.Training(model="lenet5", epochs=2, batch=16, lr=0.05, sgd_momentum=0.5)
-    start = _torch.initial("lenet5", task, derive(0, "start"))
-    anchor = _torch.initial("lenet5", task, derive(1, "start"))
+    start = networks.initial("lenet5", task, derive(0, "start"))
+    anchor = networks.initial("lenet5", task, derive(1, "start"))
     found, loss = _torch.train(
         settings, start, task, fs.Samples(x, y), derive(0, "x"), hook=_torch.towards(anchor, strength, "lenet5", task)
     )
@@ -108,8 +110,8 @@ def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
 def test_frozen_tensors_stay_and_the_others_move() -> None:
     x, y = images()
     task = fs.Task(3, (16, 16))
-    start = _torch.initial("cnn", task, derive(0))
-    body = _torch.body("cnn", task)
+    start = networks.initial("cnn", task, derive(0))
+    body = networks.body("cnn", task)
     found, _ = _torch.train(_sgd.Training(model="cnn"), start, task, fs.Samples(x, y), derive(1), frozen=body)
     for name in start.keys() - {"classes"}:
         assert (found[name].tobytes() == start[name].tobytes()) == (name in body)
@@ -128,11 +130,11 @@ def test_frozen_tensors_stay_and_the_others_move() -> None:
 )
 def test_models_have_the_widths_they_say(model: str, shape: tuple[int, ...], count: int) -> None:
     task = fs.Task(10, shape)
-    made = _torch.initial(model, task, derive(0))
+    made = networks.initial(model, task, derive(0))
     assert sum(array.size for name, array in made.items() if name != "classes") == count
-    head = made.keys() - _torch.body(model, task) - {"classes"}
+    head = made.keys() - networks.body(model, task) - {"classes"}
     assert head == {"head.weight", "head.bias"}
-    assert _torch.scores(model, made, np.zeros((3, *shape), np.uint8)).shape == (3, 10)
+    assert networks.scores(model, made, np.zeros((3, *shape), np.uint8)).shape == (3, 10)
 
 
 def test_pooling_first_gives_the_same_values() -> None:
@@ -145,7 +147,7 @@ def test_pooling_first_gives_the_same_values() -> None:
 def test_inputs_keep_their_meaning(dtype: Any) -> None:
     x, _ = images(5, channels=3)
     given = x if dtype == np.uint8 else (x / 255).astype(dtype) if dtype != np.int64 else x.astype(dtype)
-    found = _torch._inputs(given).numpy()
+    found = networks.as_tensor(given).numpy()
     assert found.shape == (5, 3, 16, 16)
     wanted = given / 127.5 - 1 if dtype == np.uint8 else given
     np.testing.assert_allclose(found, np.moveaxis(wanted, -1, 1).astype(np.float32), rtol=1e-6, atol=1e-6)
@@ -154,7 +156,7 @@ def test_inputs_keep_their_meaning(dtype: Any) -> None:
 def test_first_weights_come_from_the_given_generator_alone() -> None:
     task = fs.Task(3, (6,))
     before = torch.random.get_rng_state()
-    one, two, three = (_torch.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
+    one, two, three = (networks.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
     assert one["head.weight"].tobytes() == two["head.weight"].tobytes() != three["head.weight"].tobytes()
 
@@ -202,7 +204,7 @@ def test_own_models_with_dropout_and_batch_norm(name: str) -> None:
 def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
     federation = sample_federation(sizes=(40, 30))
     task = federation.task
-    assert _torch.body(OWN, task) == {
+    assert networks.body(OWN, task) == {
         "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
     }  # fmt: skip
     method = fs.FedAvg(**{**SMALL, "model": OWN, "rounds": 1})
@@ -222,9 +224,19 @@ def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
     ("model", "words"),
     [
         ("lenet", "must be one of lr"),
-        ("mlp:0", "must be one of lr"),
-        ("no.such.module:factory", "cannot find 'no.such.module:factory'"),
-        (f"{__name__}:missing", "cannot find"),
+        ("lenet5 ,", "must be one of lr"),
+        ("mlp", r"parameter 'model' of FedAvg: character 4 of network 'mlp': .* as in mlp:128,64"),
+        ("mlp:0", "'0' at character 5 of network 'mlp:0': .* as in mlp:128,64"),
+        ("mlp:8,,8", "character 7 of network"),
+        ("mlp:8,factory", "'factory' at character 7"),
+        ("mlp:factory", "'factory' at character 5"),
+        ("mlp:10000000", "'10000000' at character 5 .* from 1 to 9999999"),
+        ("cnn:4,-1", "'-1' at character 7 .* as in cnn:16,32"),
+        ("lenet5:6", "'6' at character 8 of network 'lenet5:6': 'lenet5' takes no argument"),
+        ("no.such.module:factory", "cannot find 'no.such.module:factory': there is no module 'no', neither installed"),
+        ("fedsolve.no_such:factory", "there is no module 'fedsolve.no_such'"),
+        (f"{__name__}:missing", r"cannot find .* has no 'missing'"),
+        (f"{__name__}:OWN", r"cannot find .* has a str, not a function, 'OWN'"),
         (f"{__name__}:not_a_module", "must return a torch.nn.Module"),
         (f"{__name__}:too_narrow", r"scores of shape \(samples, 3\)"),
         ("lenet5", "takes images"),
@@ -297,13 +309,11 @@ def test_fedala_blends_by_descent_between_zero_and_one() -> None:
     """One step of the blend against its definition, with the gradient by differences."""
     federation = sample_federation(sizes=(30,))
     task, samples = federation.task, federation.clients["site-0"].train
-    old, new = (_torch.initial("lr", task, derive(seed)) for seed in (0, 1))
+    old, new = (networks.initial("lr", task, derive(seed)) for seed in (0, 1))
     ones = {name: np.ones_like(old[name]) for name in ("head.weight", "head.bias")}
     settings = _sgd.Training(model="lr", batch=30)
     eta = 0.3
-    weights, model = _torch.learn_blend(
-        settings, old, new, ones, task, samples, derive(2), eta=eta, passes=1, settled=0.0
-    )
+    weights, model = learn_blend(settings, old, new, ones, task, samples, derive(2), eta=eta, passes=1, settled=0.0)
 
     def loss(w: np.ndarray) -> float:
         v = old["head.weight"] + (new["head.weight"] - old["head.weight"]) * w
@@ -536,7 +546,7 @@ def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
     result = fs.run(fs.Local(**SMALL), federation)
     assert result.bytes_up == result.bytes_down == 0
     rng = derive(0, "client", "site-0")
-    start = _torch.initial("mlp:8", federation.task, rng)
+    start = networks.initial("mlp:8", federation.task, rng)
     for number in (1, 2):
         start, _ = _torch.train(
             fs.FedAvg(**SMALL), start, federation.task, federation.clients["site-0"].train,
@@ -562,5 +572,7 @@ def test_every_network_learns_images() -> None:
 
 
 def test_the_zoo_is_what_the_texts_promise() -> None:
-    for word in _models._ZOO:
-        assert word in _sgd.MODELS
+    assert {example.partition(":")[0] for example in _sgd.EXAMPLES} == _models._ZOO.keys()
+    for example in _sgd.EXAMPLES:
+        assert example in _sgd.MODELS
+        assert fs.FedAvg(model=example).model == example

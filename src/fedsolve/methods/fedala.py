@@ -41,7 +41,9 @@ class FedALA(Averaging, Method):
         self, private: Arrays, message: Arrays, task: Task, train: Samples, rng: np.random.Generator
     ) -> tuple[Arrays, Arrays]:
         """Learn the blend, then train from it."""
+        from fedsolve.families.gradient import networks
         from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient.blend import learn_blend
 
         aside = rng.spawn(1)[0]  # so that training draws as FedAvg's does
         shared = _sgd.unpacked(message)
@@ -50,9 +52,9 @@ class FedALA(Averaging, Method):
         if own:
             first = not weights
             if first:
-                top = _torch.top_layers(self.model, task, self.layers)
+                top = networks.top_layers(self.model, task, self.layers)
                 weights = {name: np.ones_like(shared[name]) for name in sorted(top)}
-            weights, begin = _torch.learn_blend(
+            weights, begin = learn_blend(
                 self, own, shared, weights, task, self._some(train, aside), aside,
                 eta=self.eta, passes=MOST_PASSES if first else 1, settled=SETTLED,
             )  # fmt: skip

@@ -62,7 +62,7 @@ class FedAPA(_sgd.Training, Method):
     # --- server half ---
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The first model, and nobody in the matrix of weights."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks as _torch
 
         model = _torch.initial(self.model, task, rng)
         return {**under("start", self._parted(model, task)), **_names([]), "weights": np.empty((0, 0))}
@@ -207,13 +207,13 @@ class FedAPA(_sgd.Training, Method):
 
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks as _torch
 
         return _torch.scores(self.model, model, inputs)
 
     def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
         """A model as what is mixed ("model/", "buffer/"), the head ("head/") and the number of classes."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks as _torch
 
         trained = _torch.parameter_names(self.model, task)
         mixed = _torch.body(self.model, task) if self.share == "body" else frozenset(model) - {_sgd.CLASSES}

@@ -76,7 +76,7 @@ class Local(Method):
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """Nothing; but torch is loaded here, before clients get processes of their own."""
         if self.model != RIDGE:
-            from fedsolve.families.gradient import training as _torch
+            from fedsolve.families.gradient import networks as _torch
 
             _torch.initial(self.model, task, rng)
         return {}
@@ -85,7 +85,7 @@ class Local(Method):
         """The first network of the client's own."""
         if self.model == RIDGE:
             return {}
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks as _torch
 
         return _torch.initial(self.model, task, rng)
 
@@ -113,7 +113,7 @@ class Local(Method):
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the linear model, or of the network."""
         if self.model != RIDGE:
-            from fedsolve.families.gradient import training as _torch
+            from fedsolve.families.gradient import networks as _torch
 
             return _torch.scores(self.model, model, inputs)
         return _ridge.scores(model, inputs)

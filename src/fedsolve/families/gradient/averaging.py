@@ -14,9 +14,9 @@ class Averaging(_sgd.Training):
 
     def init_server(self, task: Task, rng: np.random.Generator) -> Arrays:
         """The first global model."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks
 
-        return _sgd.packed(_torch.initial(self.model, task, rng))
+        return _sgd.packed(networks.initial(self.model, task, rng))
 
     def message(self, state: Arrays, client: str) -> Arrays:
         """The global model."""
@@ -32,6 +32,6 @@ class Averaging(_sgd.Training):
 
     def predict(self, model: Arrays, inputs: Array) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training as _torch
+        from fedsolve.families.gradient import networks
 
-        return _torch.scores(self.model, model, inputs)
+        return networks.scores(self.model, model, inputs)

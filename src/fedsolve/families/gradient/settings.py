@@ -1,12 +1,11 @@
 """What gradient methods share and needs no torch: their settings, and averages of models.
 
-Methods import `_torch` inside their functions, so that they are listed by `fedsolve methods` without torch.
+Methods import `networks` and `training` inside their functions, so that `fedsolve methods` lists them without torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,11 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.families import widths
 
-MODELS = "lr, mlp:128,64, lenet5, cnn, cnn:16,32, or package.module:factory"
-_MODEL = re.compile(r"lr|lenet5|(mlp:|cnn:)[1-9]\d*(,[1-9]\d*)*|cnn|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+EXAMPLES = ("lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32")  # of the networks in `zoo`, in each form they have
+MODELS = f"{', '.join(EXAMPLES)}, or package.module:factory"
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CLASSES = "classes"  # beside the tensors of a model: how many classes it tells apart
 
 
@@ -45,7 +46,11 @@ class Training:
 
 def check_model(spec: str, owner: str) -> None:
     """Refuse a text that can stand for no network. Own factories are looked up when they are needed."""
-    if not _MODEL.fullmatch(spec):
+    try:
+        named = widths.read(spec, EXAMPLES) is not None
+    except ParameterError as error:
+        raise ParameterError(f"parameter 'model' of {owner}: {error}") from error
+    if not named and not _FACTORY.fullmatch(spec):
         raise ParameterError(f"parameter 'model' of {owner} must be one of {MODELS}; got {spec!r}")
 
 
@@ -80,11 +85,6 @@ def average(state: Arrays, replies: Arrays) -> dict[str, Array]:
         raise DataError(f"replies must come from at least one sample; got {count}")
     model = {name: array / array.dtype.type(count) for name, array in take("model", replies).items()}
     return {**under("model", model), CLASSES: state[CLASSES], "loss": np.array(float(replies["loss"]) / count)}
-
-
-def part(model: Arrays, names: Mapping[str, object] | frozenset[str]) -> dict[str, Array]:
-    """The tensors of a model with these names."""
-    return {name: model[name] for name in model if name in names}
 
 
 # --- draws where a method is given no generator ---
