@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.checks import sample_federation
@@ -115,6 +120,23 @@ def test_frozen_tensors_stay_and_the_others_move() -> None:
     found, _ = _torch.train(_sgd.Training(model="cnn"), start, task, fs.Samples(x, y), derive(1), frozen=body)
     for name in start.keys() - {"classes"}:
         assert (found[name].tobytes() == start[name].tobytes()) == (name in body)
+
+
+def test_another_loss_is_minimised() -> None:
+    """Squares instead of cross-entropy: a linear network arrives at the least-squares solution."""
+    samples = sample_federation(sizes=(60,)).clients["site-0"].train
+    task = fs.Task(3, samples.inputs.shape[1:])
+
+    def squares(scores: Any, labels: Any) -> Any:
+        return ((scores - nn.functional.one_hot(labels, 3)) ** 2).sum(1).mean()
+
+    settings = _sgd.Training(model="lr", epochs=1500, batch=len(samples), lr=0.02)
+    start = networks.initial("lr", task, derive(0))
+    model, loss = _torch.train(settings, start, task, samples, derive(1), loss=squares)
+    rows, targets = np.column_stack([samples.inputs, np.ones(len(samples))]), np.eye(3)[samples.labels]
+    fitted = rows @ np.linalg.lstsq(rows, targets, rcond=None)[0]
+    np.testing.assert_allclose(networks.scores("lr", model, samples.inputs), fitted, atol=1e-4)
+    assert loss == pytest.approx(((targets - fitted) ** 2).sum(1).mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +267,64 @@ def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
 def test_models_that_cannot_be_are_refused(model: str, words: str) -> None:
     with pytest.raises(fs.ParameterError, match=words):
         fs.run(fs.FedAvg(**{**SMALL, "model": model}), sample_federation())
+
+
+MYNET = """
+from torch import nn
+
+def net(shape, classes):
+    from mywidths import WIDTH  # when it is called, not when it is imported
+    return nn.Sequential(nn.Linear(shape[0], WIDTH), nn.Tanh(), nn.Linear(WIDTH, classes))
+"""
+
+
+def own_network(folder: Path) -> None:
+    (folder / "mynet.py").write_text(MYNET)
+    (folder / "mywidths.py").write_text("WIDTH = 5\n")
+    (folder / "broken.py").write_text("import no_such_package\n")
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command as it is installed: -P keeps Python from adding the current folder to its path."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "fedsolve", *words],
+        cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+def test_own_models_are_found_in_the_folder_where_the_command_runs(tmp_path: Path) -> None:
+    own_network(tmp_path)
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    run = ("run", "--method", "fedavg", "--data", "data.npz", "--clients", "2", "--set", "rounds=2")
+    done = command(tmp_path, *run, "--set", "model=mynet:net", "--out", "result")
+    assert done.returncode == 0, done.stderr
+    models = sorted((tmp_path / "result" / "models").iterdir())
+    assert load_file(models[0])["0.weight"].shape == (5, 4)
+    done = command(tmp_path, "predict", str(models[0]), "--data", "data.npz")
+    assert done.returncode == 0, done.stderr
+    elsewhere = tmp_path / "result"
+    done = command(elsewhere, *run, "--data", "../data.npz", "--set", "model=mynet:net")
+    assert done.returncode == 2
+    assert "there is no module 'mynet', neither installed nor in the current folder" in " ".join(done.stderr.split())
+
+
+def test_the_search_for_own_models_leaves_no_trace_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_network(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for path in ([p for p in sys.path if p not in ("", str(tmp_path))], ["", *sys.path], [*sys.path, ""]):
+        monkeypatch.setattr(sys, "path", list(path))
+        for name in ("mynet", "mywidths"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        assert _models.layers(_models.build("mynet:net", (4,), 3)) == ["0", "2"]
+        with pytest.raises(fs.ParameterError, match=r"cannot import 'broken' .* No module named 'no_such_package'"):
+            _models.build("broken:net", (4,), 3)
+        with pytest.raises(fs.ParameterError, match=r"mynet\.py has no 'other'"):
+            _models.build("mynet:other", (4,), 3)
+        assert sys.path == path
+    for name in ("mynet", "mywidths"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 # --- methods ---
