@@ -315,16 +315,14 @@ def test_the_search_for_own_models_leaves_no_trace_in_the_path(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for path in ([p for p in sys.path if p not in ("", str(tmp_path))], ["", *sys.path], [*sys.path, ""]):
         monkeypatch.setattr(sys, "path", list(path))
-        for name in ("mynet", "mywidths"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
         assert _models.layers(_models.build("mynet:net", (4,), 3)) == ["0", "2"]
         with pytest.raises(fs.ParameterError, match=r"cannot import 'broken' .* No module named 'no_such_package'"):
             _models.build("broken:net", (4,), 3)
         with pytest.raises(fs.ParameterError, match=r"mynet\.py has no 'other'"):
             _models.build("mynet:other", (4,), 3)
         assert sys.path == path
-    for name in ("mynet", "mywidths"):
-        monkeypatch.delitem(sys.modules, name)
+        for name in ("mynet", "mywidths"):  # so that they are looked for again, and by no other test
+            del sys.modules[name]
 
 
 # --- methods ---
