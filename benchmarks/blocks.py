@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from fedsolve.runtime.loop import Replies, drive
 
 import fedsolve as fs
-from fedsolve.families.layered import network as nets
+from fedsolve.families.layered import forward as nets
+from fedsolve.families.layered.stages import Stage
 from fedsolve.runtime.inprocess import InProcess
-from fedsolve.runtime.loop import Replies, drive
 
 CLIENTS, SAMPLES, BLOCK, LIMIT = 12, 1024, 64, 512
 DELAYS = [0.001] * 8 + [0.004, 0.008, 0.012, 0.016]  # seconds a block, whatever its size: dispatch, disk, a busy core
@@ -50,7 +51,7 @@ def measure() -> list[dict[str, Any]]:
     federation = fs.Federation.from_arrays({f"c{i:02d}": {"train": part} for i, part in enumerate(parts)}, classes=10)
     design = nets.design
 
-    def slow(stage: nets.Stage, inputs: Any, block: int) -> Iterator[Any]:
+    def slow(stage: Stage, inputs: Any, block: int) -> Iterator[Any]:
         for rows in design(stage, inputs, block):
             time.sleep(_Unequal.here.delay)
             yield rows

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import blas, cho_factor, cho_solve
 
 import fedsolve as fs
+from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered import network as nets
 
 from .timing import ratios
 
@@ -38,7 +38,7 @@ def measure() -> list[dict[str, Any]]:
     stages = reader.network.stages((28, 28), CLASSES)
     source, inputs = layers.Source(x), []
     for depth, stage in enumerate(stages):
-        blocks = layers.blocks(reader, stages, method.message(state, ""), source, depth)
+        blocks = layers.blocks(reader, stages, method.message(state, "", "update"), source, depth)
         inputs.append(np.concatenate([nets.mean_rows(stage, values) for _, values in blocks]))
 
     def floor() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.signal import correlate
 
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.families.layered import network as nets
+from fedsolve.families import layered as nets
+from fedsolve.families.layered.forward import forward
 from fedsolve.features.maps import ACTIVATIONS
 
 
@@ -22,6 +25,7 @@ def kinds(text: str) -> list[str]:
     [
         ("lr", "dense"),
         ("mlp:128,64", "dense:128,relu,dense:64,relu,dense"),
+        (" mlp:128, 64 ", "dense:128,relu,dense:64,relu,dense"),
         (
             "dcnn",
             "conv:5x5x512,leaky,avgpool:2,conv:3x3x1024,leaky,avgpool:2,conv:3x3x2048,leaky,conv:3x3x2048,leaky,dense",
@@ -59,7 +63,10 @@ def test_presets_are_spelled_out(preset: str, spelled: str) -> None:
         ("conv:3x3x8,avgpool,dense", "'avgpool' at character 12 ", "avgpool:SIZE"),
         ("mlp", "character 4 ", "mlp:128,64"),
         ("mlp:128,x", "'x' at character 9 ", "mlp:128,64"),
-        ("lr:3", "'3' at character 3 ", "takes no argument"),
+        ("mlp:", "character 5 ", "mlp:128,64"),
+        ("mlp:128, 0", "'0' at character 10 ", "from 1 to 9999999"),
+        ("mlp:10000000", "'10000000' at character 5 ", "from 1 to 9999999"),
+        ("lr:3", "'3' at character 4 ", "takes no argument"),
         ("dcnn:0", "'0' at character 6 ", "above 0"),
         ("dcnn:nan", "'nan' at character 6 ", "above 0"),
     ],
@@ -70,6 +77,9 @@ def test_a_wrong_description_is_refused_at_its_place(text: str, place: str, reas
     assert str(error.value).startswith(place)
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
+    number, word = re.search(r"character (\d+)", place), re.match(r"'(.*?)'", place)
+    assert number is not None
+    assert text[int(number[1]) - 1 :].startswith(word[1] if word else "")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,7 @@ def test_shapes() -> None:
 
 def run_layer(text: str, x: np.ndarray, weight: np.ndarray, encoding: np.ndarray, block: int) -> np.ndarray:
     stage = nets.parse(text).stages(x.shape[1:], weight.shape[1])[0]
-    return nets.forward(stage, nets.unstacked(weight), encoding, x, block)
+    return forward(stage, nets.unstacked(weight), encoding, x, block)
 
 
 @given(

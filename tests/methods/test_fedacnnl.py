@@ -10,8 +10,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.data.partition import parse as partition
+from fedsolve.families import layered as nets
+from fedsolve.families.layered import forward as passes
 from fedsolve.families.layered import layers
-from fedsolve.families.layered import network as nets
 from fedsolve.rng import derive
 from tests.conftest import relative
 from tests.contexts import server, site
@@ -177,13 +178,13 @@ class Counting:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        forward = nets.forward
+        forward = passes.forward
 
         def counted(*arguments: Any) -> Any:
             self.calls += 1
             return forward(*arguments)
 
-        monkeypatch.setattr(nets, "forward", counted)
+        monkeypatch.setattr(passes, "forward", counted)
 
 
 @pytest.mark.parametrize(("cache", "passes"), [(1.0, 4), (0.0, 10)])

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.arrays import take
 from fedsolve.checks import sample_federation
-from fedsolve.families.gradient.settings import MODELS, Training
+from fedsolve.families.gradient.settings import EXAMPLES, MODELS, Training
 from fedsolve.methods import create
 from fedsolve.rng import derive
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from fedsolve.families.gradient import training, zoo  # noqa: E402
+from fedsolve.families.gradient import networks, training, zoo  # noqa: E402
+from fedsolve.families.gradient.blend import learn_blend  # noqa: E402
 from tests.contexts import server, site  # noqa: E402
 
 SMALL: dict[str, Any] = {"model": "mlp:8", "rounds": 2, "epochs": 2, "batch": 16, "lr": 0.05}
@@ -62,8 +68,8 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     x, y = images(count)
     task = fs.Task(3, (16, 16))
     settings = Training(model="lenet5", epochs=2, batch=16, lr=0.05, sgd_momentum=0.5)
-    start = training.initial("lenet5", task, derive(0, "start"))
-    anchor = training.initial("lenet5", task, derive(1, "start"))
+    start = networks.initial("lenet5", task, derive(0, "start"))
+    anchor = networks.initial("lenet5", task, derive(1, "start"))
     found, loss = training.train(
         settings,
         start,
@@ -112,11 +118,28 @@ def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
 def test_frozen_tensors_stay_and_the_others_move() -> None:
     x, y = images()
     task = fs.Task(3, (16, 16))
-    start = training.initial("cnn", task, derive(0))
-    body = training.body("cnn", task)
+    start = networks.initial("cnn", task, derive(0))
+    body = networks.body("cnn", task)
     found, _ = training.train(Training(model="cnn"), start, site(task, fs.Samples(x, y), derive(1)), frozen=body)
     for name in start:
         assert (found[name].tobytes() == start[name].tobytes()) == (name in body)
+
+
+def test_another_loss_is_minimised() -> None:
+    """Squares instead of cross-entropy: a linear network arrives at the least-squares solution."""
+    samples = sample_federation(sizes=(60,)).clients["site-0"].train
+    task = fs.Task(3, samples.inputs.shape[1:])
+
+    def squares(scores: Any, labels: Any) -> Any:
+        return ((scores - nn.functional.one_hot(labels, 3)) ** 2).sum(1).mean()
+
+    settings = Training(model="lr", epochs=1500, batch=len(samples), lr=0.02)
+    start = networks.initial("lr", task, derive(0))
+    model, loss = training.train(settings, start, site(task, samples, derive(1)), loss=squares)
+    rows, targets = np.column_stack([samples.inputs, np.ones(len(samples))]), np.eye(3)[samples.labels]
+    fitted = rows @ np.linalg.lstsq(rows, targets, rcond=None)[0]
+    np.testing.assert_allclose(networks.scores("lr", model, samples.inputs, task), fitted, atol=1e-4)
+    assert loss == pytest.approx(((targets - fitted) ** 2).sum(1).mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +155,11 @@ def test_frozen_tensors_stay_and_the_others_move() -> None:
 )
 def test_models_have_the_widths_they_say(model: str, shape: tuple[int, ...], count: int) -> None:
     task = fs.Task(10, shape)
-    made = training.initial(model, task, derive(0))
+    made = networks.initial(model, task, derive(0))
     assert sum(array.size for name, array in made.items() if name != "classes") == count
-    head = made.keys() - training.body(model, task)
+    head = made.keys() - networks.body(model, task)
     assert head == {"head.weight", "head.bias"}
-    assert training.scores(model, made, np.zeros((3, *shape), np.uint8), task).shape == (3, 10)
+    assert networks.scores(model, made, np.zeros((3, *shape), np.uint8), task).shape == (3, 10)
 
 
 def test_pooling_first_gives_the_same_values() -> None:
@@ -149,7 +172,7 @@ def test_pooling_first_gives_the_same_values() -> None:
 def test_inputs_keep_their_meaning(dtype: Any) -> None:
     x, _ = images(5, channels=3)
     given = x if dtype == np.uint8 else (x / 255).astype(dtype) if dtype != np.int64 else x.astype(dtype)
-    found = training._inputs(given).numpy()
+    found = networks.as_tensor(given).numpy()
     assert found.shape == (5, 3, 16, 16)
     wanted = given / 127.5 - 1 if dtype == np.uint8 else given
     np.testing.assert_allclose(found, np.moveaxis(wanted, -1, 1).astype(np.float32), rtol=1e-6, atol=1e-6)
@@ -158,7 +181,7 @@ def test_inputs_keep_their_meaning(dtype: Any) -> None:
 def test_first_weights_come_from_the_given_generator_alone() -> None:
     task = fs.Task(3, (6,))
     before = torch.random.get_rng_state()
-    one, two, three = (training.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
+    one, two, three = (networks.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
     assert one["head.weight"].tobytes() == two["head.weight"].tobytes() != three["head.weight"].tobytes()
 
@@ -206,7 +229,7 @@ def test_own_models_with_dropout_and_batch_norm(name: str) -> None:
 def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
     federation = sample_federation(sizes=(40, 30))
     task = federation.task
-    assert training.body(OWN, task) == {
+    assert networks.body(OWN, task) == {
         "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
     }  # fmt: skip
     method = fs.FedAvg(**{**SMALL, "model": OWN, "rounds": 1})
@@ -226,9 +249,19 @@ def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
     ("model", "words"),
     [
         ("lenet", "must be one of lr"),
-        ("mlp:0", "must be one of lr"),
-        ("no.such.module:factory", "cannot find 'no.such.module:factory'"),
-        (f"{__name__}:missing", "cannot find"),
+        ("lenet5 ,", "must be one of lr"),
+        ("mlp", r"parameter 'model' of FedAvg: character 4 of network 'mlp': .* as in mlp:128,64"),
+        ("mlp:0", "'0' at character 5 of network 'mlp:0': .* as in mlp:128,64"),
+        ("mlp:8,,8", "character 7 of network"),
+        ("mlp:8,factory", "'factory' at character 7"),
+        ("mlp:factory", "'factory' at character 5"),
+        ("mlp:10000000", "'10000000' at character 5 .* from 1 to 9999999"),
+        ("cnn:4,-1", "'-1' at character 7 .* as in cnn:16,32"),
+        ("lenet5:6", "'6' at character 8 of network 'lenet5:6': 'lenet5' takes no argument"),
+        ("no.such.module:factory", "cannot find 'no.such.module:factory': there is no module 'no', neither installed"),
+        ("fedsolve.no_such:factory", "there is no module 'fedsolve.no_such'"),
+        (f"{__name__}:missing", r"cannot find .* has no 'missing'"),
+        (f"{__name__}:OWN", r"cannot find .* has a str, not a function, 'OWN'"),
         (f"{__name__}:not_a_module", "must return a torch.nn.Module"),
         (f"{__name__}:too_narrow", r"scores of shape \(samples, 3\)"),
         ("lenet5", "takes images"),
@@ -237,6 +270,62 @@ def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
 def test_models_that_cannot_be_are_refused(model: str, words: str) -> None:
     with pytest.raises(fs.ParameterError, match=words):
         fs.run(fs.FedAvg(**{**SMALL, "model": model}), sample_federation())
+
+
+MYNET = """
+from torch import nn
+
+def net(shape, classes):
+    from mywidths import WIDTH  # when it is called, not when it is imported
+    return nn.Sequential(nn.Linear(shape[0], WIDTH), nn.Tanh(), nn.Linear(WIDTH, classes))
+"""
+
+
+def own_network(folder: Path) -> None:
+    (folder / "mynet.py").write_text(MYNET)
+    (folder / "mywidths.py").write_text("WIDTH = 5\n")
+    (folder / "broken.py").write_text("import no_such_package\n")
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command as it is installed: -P keeps Python from adding the current folder to its path."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "fedsolve", *words],
+        cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+def test_own_models_are_found_in_the_folder_where_the_command_runs(tmp_path: Path) -> None:
+    own_network(tmp_path)
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    run = ("run", "--method", "fedavg", "--data", "data.npz", "--clients", "2", "--set", "rounds=2")
+    done = command(tmp_path, *run, "--set", "model=mynet:net", "--out", "result")
+    assert done.returncode == 0, done.stderr
+    models = sorted((tmp_path / "result" / "models").iterdir())
+    assert load_file(models[0])["0.weight"].shape == (5, 4)
+    done = command(tmp_path, "predict", str(models[0]), "--data", "data.npz")
+    assert done.returncode == 0, done.stderr
+    elsewhere = tmp_path / "result"
+    done = command(elsewhere, *run, "--data", "../data.npz", "--set", "model=mynet:net")
+    assert done.returncode == 2
+    assert "there is no module 'mynet', neither installed nor in the current folder" in " ".join(done.stderr.split())
+
+
+def test_the_search_for_own_models_leaves_no_trace_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_network(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for path in ([p for p in sys.path if p not in ("", str(tmp_path))], ["", *sys.path], [*sys.path, ""]):
+        monkeypatch.setattr(sys, "path", list(path))
+        assert zoo.layers(zoo.build("mynet:net", (4,), 3)) == ["0", "2"]
+        with pytest.raises(fs.ParameterError, match=r"cannot import 'broken' .* No module named 'no_such_package'"):
+            zoo.build("broken:net", (4,), 3)
+        with pytest.raises(fs.ParameterError, match=r"mynet\.py has no 'other'"):
+            zoo.build("mynet:other", (4,), 3)
+        assert sys.path == path
+        for name in ("mynet", "mywidths"):  # so that they are looked for again, and by no other test
+            del sys.modules[name]
 
 
 # --- methods ---
@@ -302,13 +391,11 @@ def test_fedala_blends_by_descent_between_zero_and_one() -> None:
     """One step of the blend against its definition, with the gradient by differences."""
     federation = sample_federation(sizes=(30,))
     task, samples = federation.task, federation.clients["site-0"].train
-    old, new = (training.initial("lr", task, derive(seed)) for seed in (0, 1))
+    old, new = (networks.initial("lr", task, derive(seed)) for seed in (0, 1))
     ones = {name: np.ones_like(old[name]) for name in ("head.weight", "head.bias")}
     settings = Training(model="lr", batch=30)
     eta = 0.3
-    weights, model = training.learn_blend(
-        settings, old, new, ones, task, samples, derive(2), eta=eta, passes=1, settled=0.0
-    )
+    weights, model = learn_blend(settings, old, new, ones, task, samples, derive(2), eta=eta, passes=1, settled=0.0)
 
     def loss(w: np.ndarray) -> float:
         v = old["head.weight"] + (new["head.weight"] - old["head.weight"]) * w
@@ -543,7 +630,7 @@ def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
     result = fs.run(fs.LocalNetwork(**SMALL), federation)
     assert result.bytes_up == result.bytes_down == 0
     rng = derive(0, "client", "site-0")
-    start = training.initial("mlp:8", federation.task, rng)
+    start = networks.initial("mlp:8", federation.task, rng)
     for number in (1, 2):
         start, _ = training.train(
             fs.FedAvg(**SMALL),
@@ -570,5 +657,7 @@ def test_every_network_learns_images() -> None:
 
 
 def test_the_zoo_is_what_the_texts_promise() -> None:
-    for word in zoo._ZOO:
-        assert word in MODELS
+    assert {example.partition(":")[0] for example in EXAMPLES} == zoo._ZOO.keys()
+    for example in EXAMPLES:
+        assert example in MODELS
+        assert fs.FedAvg(model=example).model == example

@@ -9,8 +9,8 @@ import pytest
 from sklearn.cluster import KMeans
 
 import fedsolve as fs
+from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered import network as nets
 from fedsolve.families.ridge import choice
 from fedsolve.methods import pfedacnnl
 from fedsolve.rng import derive

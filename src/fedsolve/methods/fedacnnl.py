@@ -15,8 +15,8 @@ from typing import ClassVar
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.data.federation import Task
+from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered import network as nets
 from fedsolve.families.ridge import calibration
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site

@@ -40,7 +40,8 @@ class FedALA(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Learn the blend, then train from it."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks, training
+        from fedsolve.families.gradient.blend import learn_blend
 
         aside = site.rng.spawn(1)[0]  # so that training draws as FedAvg's does
         shared = take("model", message)
@@ -49,9 +50,9 @@ class FedALA(Averaging, Method):
         if own:
             first = not weights
             if first:
-                top = training.top_layers(self.model, site.task, self.layers)
+                top = networks.top_layers(self.model, site.task, self.layers)
                 weights = {name: np.ones_like(shared[name]) for name in sorted(top)}
-            weights, begin = training.learn_blend(
+            weights, begin = learn_blend(
                 self, own, shared, weights, site.task, self._some(site.train, aside), aside,
                 eta=self.eta, passes=MOST_PASSES if first else 1, settled=SETTLED,
             )  # fmt: skip

@@ -63,9 +63,9 @@ class FedAPA(settings.Training, Method):
     # --- server half ---
     def init_server(self, server: Server) -> Arrays:
         """The first model, and nobody in the matrix of weights."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        model = training.initial(self.model, server.task, server.rng)
+        model = networks.initial(self.model, server.task, server.rng)
         return {**under("start", self._parted(model, server.task)), **_names([]), "weights": np.empty((0, 0))}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
@@ -209,16 +209,16 @@ class FedAPA(settings.Training, Method):
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        return training.scores(self.model, model, inputs, task)
+        return networks.scores(self.model, model, inputs, task)
 
     def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
         """A model as what is mixed ("model/", "buffer/") and the head ("head/")."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        trained = training.parameter_names(self.model, task)
-        mixed = training.body(self.model, task) if self.share == "body" else frozenset(model)
+        trained = networks.parameter_names(self.model, task)
+        mixed = networks.body(self.model, task) if self.share == "body" else frozenset(model)
         if not mixed & trained:
             raise _nothing_to_share(self.model)
         parts: dict[str, Array] = {}

@@ -37,16 +37,16 @@ class LocalNetwork(settings.Training, Method):
 
     def init_server(self, server: Server) -> Arrays:
         """Nothing; but torch is loaded here, before clients get processes of their own."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        training.initial(self.model, server.task, server.rng)
+        networks.initial(self.model, server.task, server.rng)
         return {}
 
     def init_client(self, site: Site) -> Arrays:
         """The first network of the client's own."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        return training.initial(self.model, site.task, site.rng)
+        return networks.initial(self.model, site.task, site.rng)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The network trains on; nothing is replied."""
@@ -60,6 +60,6 @@ class LocalNetwork(settings.Training, Method):
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        return training.scores(self.model, model, inputs, task)
+        return networks.scores(self.model, model, inputs, task)

@@ -23,9 +23,9 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.federation import Task
+from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered import network as nets
-from fedsolve.families.layered.network import Stage
+from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
 from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site

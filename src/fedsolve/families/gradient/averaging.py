@@ -15,9 +15,9 @@ class Averaging(settings.Training):
 
     def init_server(self, server: Server) -> Arrays:
         """The first global model."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        return under("model", training.initial(self.model, server.task, server.rng))
+        return under("model", networks.initial(self.model, server.task, server.rng))
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The global model."""
@@ -37,6 +37,6 @@ class Averaging(settings.Training):
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the network."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import networks
 
-        return training.scores(self.model, model, inputs, task)
+        return networks.scores(self.model, model, inputs, task)

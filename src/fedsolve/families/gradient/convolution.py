@@ -36,14 +36,14 @@ class PooledConvolution(nn.Sequential):  # type: ignore[misc]  # to mypy, torch 
         rows, columns = ((side - weight.shape[3] + 1) // 2 for side in pictures.shape[2:])
         tile = next((width for width in TILES if columns % width == 0), 0)
         if not tile or len(bias) > FEW or pictures.shape[1] > 1 or pictures.requires_grad:
-            made: Tensor = super().forward(pictures)
-            return made
+            plain: Tensor = super().forward(pictures)
+            return plain
         pooled: Tensor = _Banded.apply(pictures[:, 0], weight[:, 0], bias, tile)
         return pooled.relu_().view(len(pictures), rows, columns, len(bias)).permute(0, 3, 1, 2)
 
 
 class _Banded(torch.autograd.Function):  # type: ignore[misc]
-    """Pooled outputs, a row a tile, of pictures (samples, height, width) and weights (channels out, side, side)."""
+    """Pooled outputs, one row per tile, of pictures (samples, height, width) and weights (channels out, side, side)."""
 
     @staticmethod
     def forward(ctx: Any, pictures: Tensor, weight: Tensor, bias: Tensor, tile: int) -> Tensor:
@@ -68,11 +68,11 @@ class _Banded(torch.autograd.Function):  # type: ignore[misc]
         band, *strips = ctx.saved_tensors
         side, tile, tiles = ctx.sizes
         of_band = torch.zeros_like(band)
-        for some, given in zip(strips, of_pooled.split(AT_ONCE * tiles), strict=True):
+        for some, gradient in zip(strips, of_pooled.split(AT_ONCE * tiles), strict=True):
             outputs = some.mm(band)
             upper, lower = _halves(outputs)
             larger = torch.maximum(upper, lower)
-            _share(given, *_halves(larger))
+            _share(gradient, *_halves(larger))
             _share(larger, upper, lower)
             of_band.addmm_(some.t(), outputs)
         of_weight = _diagonals(of_band, side, tile).sum((2, 3, 4)).permute(2, 0, 1)
@@ -80,7 +80,7 @@ class _Banded(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _strips(pictures: Tensor, side: int, tile: int) -> Tensor:
-    """What each tile depends on, a row a tile: lines and columns of the picture for two lines of outputs."""
+    """What each tile depends on, one row per tile: lines and columns of the picture for two lines of outputs."""
     span = 2 * tile + side - 1
     return pictures.unfold(1, side + 1, 2).unfold(2, span, 2 * tile).reshape(-1, (side + 1) * span)
 

@@ -1,6 +1,6 @@
 """What gradient methods share and needs no torch: their settings, and averages of models.
 
-Methods import `training` inside their functions, so that they are listed by `fedsolve methods` without torch.
+Methods import `networks` and `training` inside their functions, so that `fedsolve methods` lists them without torch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.families import widths
 from fedsolve.method import Workers
 
-MODELS = "lr, mlp:128,64, lenet5, cnn, cnn:16,32, or package.module:factory"
-_MODEL = re.compile(r"lr|lenet5|(mlp:|cnn:)[1-9]\d*(,[1-9]\d*)*|cnn|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+EXAMPLES = ("lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32")  # of the networks in `zoo`, in each form they have
+MODELS = f"{', '.join(EXAMPLES)}, or package.module:factory"
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LOCAL = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum")  # settings that training alone has, too
 
 
@@ -51,7 +53,11 @@ class Training:
 
 def check_model(spec: str, owner: str) -> None:
     """Refuse a text that can stand for no network. Own factories are looked up when they are needed."""
-    if not _MODEL.fullmatch(spec):
+    try:
+        named = widths.read(spec, EXAMPLES) is not None
+    except ParameterError as error:
+        raise ParameterError(f"parameter 'model' of {owner}: {error}") from error
+    if not named and not _FACTORY.fullmatch(spec):
         raise ParameterError(f"parameter 'model' of {owner} must be one of {MODELS}; got {spec!r}")
 
 

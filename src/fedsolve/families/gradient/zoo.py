@@ -2,38 +2,44 @@
 
 A network takes float32 tensors: images as (samples, channels, height, width), anything else as (samples, numbers).
 An own one is `package.module:factory`: `factory(shape, classes)` is called with the shape of one sample, (channels,
-height, width) or (numbers,), and returns a `torch.nn.Module` that gives one score a class. Its head is its submodule
-called `head`, or else the last of its modules that has parameters of its own.
+height, width) or (numbers,), and returns a `torch.nn.Module` that gives one score per class. Its head is its submodule
+called `head`, or else the last of its modules that has parameters of its own. Its module is one that Python finds, or
+one in the current folder.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fedsolve.errors import ParameterError
+from fedsolve.families import widths
 from fedsolve.families.gradient.convolution import PooledConvolution
+from fedsolve.families.gradient.settings import EXAMPLES
 
 Shape = tuple[int, ...]
 
 
 def build(spec: str, shape: Shape, classes: int) -> nn.Module:
     """The network that a text stands for, with weights drawn from torch's generator."""
-    kind, _, argument = spec.partition(":")
-    if kind in _ZOO:
-        widths = tuple(int(width) for width in argument.split(",")) if argument else ()
-        return _ZOO[kind](shape, classes, widths)
-    return _own(spec, kind, argument, shape, classes)
+    form = widths.read(spec, EXAMPLES)
+    if form is None:
+        return _own(spec, shape, classes)
+    name, sizes = form
+    return _ZOO[name](shape, classes, sizes)
 
 
 def named(spec: str) -> bool:
     """Whether a text stands for one of the networks of this file, which hold nothing but parameters."""
-    return spec.partition(":")[0] in _ZOO
+    return widths.read(spec, EXAMPLES) is not None
 
 
 def head_names(module: nn.Module) -> frozenset[str]:
@@ -111,21 +117,57 @@ def _count(shape: Shape) -> int:
     return count
 
 
-def _own(spec: str, module: str, name: str, shape: Shape, classes: int) -> nn.Module:
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ParameterError(f"parameter 'model': cannot find {spec!r} ({error})") from error
-    made = factory(shape, classes)
-    if not isinstance(made, nn.Module) or not layers(made):
-        kind = type(made).__name__
+# --- networks of the user's own ---
+
+
+def _own(spec: str, shape: Shape, classes: int) -> nn.Module:
+    with _current_folder():  # also while the factory runs: it may import what lies beside it
+        module = _factory(spec)(shape, classes)
+    if not isinstance(module, nn.Module) or not layers(module):
+        kind = type(module).__name__
         raise ParameterError(f"parameter 'model': {spec} must return a torch.nn.Module with parameters; got {kind}")
     with torch.no_grad():
-        scores: Tensor = made.eval()(torch.zeros(2, *shape))
+        scores: Tensor = module.eval()(torch.zeros(2, *shape))
     if not isinstance(scores, Tensor) or scores.shape != (2, classes):
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ParameterError(f"parameter 'model': {spec} must give scores of shape (samples, {classes}); got {got}")
-    return made
+    return module
+
+
+def _factory(spec: str) -> Callable[[Shape, int], object]:
+    name, _, attribute = spec.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # a module that theirs imports
+            raise _unimportable(spec, name, error) from error
+        raise ParameterError(
+            f"parameter 'model': cannot find {spec!r}: there is no module {error.name!r}, neither installed nor in the "
+            f"current folder; run fedsolve in the folder where it lies, or add that folder to PYTHONPATH"
+        ) from error
+    except (ImportError, AttributeError) as error:
+        raise _unimportable(spec, name, error) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        what = "no" if factory is None else f"a {type(factory).__name__}, not a function,"
+        where = getattr(module, "__file__", None) or name
+        raise ParameterError(f"parameter 'model': cannot find {spec!r}: {where} has {what} {attribute!r}")
+    return cast(Callable[[Shape, int], object], factory)
+
+
+def _unimportable(spec: str, name: str, error: Exception) -> ParameterError:
+    return ParameterError(f"parameter 'model': cannot import {name!r} for {spec!r} ({type(error).__name__}: {error})")
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Look for modules in the current folder first, as `python -m` does and an installed command does not."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        if "" in sys.path:  # the module may have changed the path itself
+            sys.path.remove("")
 
 
 _ZOO: dict[str, Callable[[Shape, int, Shape], nn.Module]] = {

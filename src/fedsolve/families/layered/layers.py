@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.federation import Samples, Task
-from fedsolve.families.layered import network as nets
-from fedsolve.families.layered.network import Network, Stage
+from fedsolve.families.layered import forward
+from fedsolve.families.layered.description import Network
+from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge.calibration import sharpness_of_sums
 from fedsolve.families.ridge.linear import trust
 from fedsolve.moments import Moments
 from fedsolve.solver import solve
 
-MODEL = ("weight", "intercept", "sharpness")  # of a layer
+MODEL = ("weight", "intercept", "sharpness")  # what predictions need of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ def layers(arrays: Arrays) -> list[dict[str, Array]]:
 
 def network_of(arrays: Arrays) -> dict[str, Array]:
     """Seeds and layers of a state: all that a model needs."""
-    needed = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in MODEL}
-    return {name: arrays[name] for name in arrays if name in needed or name == "seeds"}
+    names = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in MODEL}
+    return {name: arrays[name] for name in arrays if name in names or name == "seeds"}
 
 
 def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
@@ -66,7 +67,7 @@ def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
     """
     solution = solve(total, gamma, solver="auto")
     sharpness = np.array(sharpness_of_sums(total, solution))
-    return {**nets.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
+    return {**forward.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
 
 
 def blocks(
@@ -76,18 +77,18 @@ def blocks(
 
     So few that no layer on the way has more than `block` rows; single images where even one has more.
     """
-    found, seed = layers(model), int(model["seeds"][0])
+    weights, seed = layers(model), int(model["seeds"][0])
     largest = max(stage.positions for stage in stages[source.depth : depth + 1])
     step = max(1, reader.block // largest)
     for start in range(0, len(source.inputs), step):
         rows = slice(start, min(start + step, len(source.inputs)))
         values = source.inputs[rows]
         if source.depth == 0:
-            values = nets.prepare(values, reader.scale)
+            values = forward.prepare(values, reader.scale)
         for number in range(source.depth, depth):
-            stage, layer = stages[number], found[number]
-            encoding = nets.encoding(seed, number, layer["weight"].shape[1], stage.width)
-            values = nets.forward(stage, layer, encoding, values, reader.block)
+            stage, layer = stages[number], weights[number]
+            encoding = forward.encoding(seed, number, layer["weight"].shape[1], stage.width)
+            values = forward.forward(stage, layer, encoding, values, reader.block)
         yield rows, values
 
 
@@ -111,10 +112,10 @@ def statistics(
 
     def parts() -> Iterator[tuple[Float, Array]]:
         for rows, values in blocks(reader, stages, model, source, depth):
-            own = np.repeat(labels[rows], stage.positions)
+            repeated = np.repeat(labels[rows], stage.positions)
             start = 0
-            for design in nets.design(stage, values, reader.block):
-                yield design, own[start : start + len(design)]
+            for design in forward.design(stage, values, reader.block):
+                yield design, repeated[start : start + len(design)]
                 start += len(design)
 
     return Moments.over(parts(), features=stage.features + 1, classes=stages[-1].width)
@@ -125,13 +126,13 @@ def scores(reader: Reader, model: Arrays, inputs: Array) -> Float:
 
     A network of which only the first layers are trained is a classifier, too.
     """
-    found = layers(model)
-    classes, depth = found[0]["weight"].shape[1], len(found) - 1
+    trained = layers(model)
+    classes, depth = trained[0]["weight"].shape[1], len(trained) - 1
     stages = reader.network.stages(inputs.shape[1:], classes)
-    weights = nets.stacked(found[depth])
+    weights = forward.stacked(trained[depth])
     result = np.empty((len(inputs), classes))
     for rows, values in blocks(reader, stages, model, Source(inputs), depth):
-        result[rows] = nets.mean_rows(stages[depth], values) @ weights
+        result[rows] = forward.mean_rows(stages[depth], values) @ weights
     return result
 
 

@@ -1,0 +1,175 @@
+"""Networks of gradient methods as named arrays: first weights, names of their parts, scores.
+
+Networks are values: arrays go in and come out, and a network is only there while it trains or predicts. Tensors have
+their names in the state dict. Running statistics (of batch norm) are floating-point buffers: they travel and are
+averaged like the parameters beside them. Counters are integers: they never travel and start at zero in every round.
+
+Everything runs in one torch thread, so that a result has the same bits wherever and beside whatever it is computed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+
+from fedsolve.arrays import Array, Arrays
+from fedsolve.data.federation import Task
+from fedsolve.errors import DataError, ParameterError
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ModuleNotFoundError as missing:
+    raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
+
+from fedsolve.families.gradient import zoo
+
+PREDICT_ROWS = 512  # samples scored at once
+
+
+# --- networks and arrays ---
+
+
+def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array]:
+    """A network's first weights, drawn from the generator."""
+    with seeded(rng):
+        return as_arrays(zoo.build(model, sample_shape(task.shape), task.classes))
+
+
+def body(model: str, task: Task) -> frozenset[str]:
+    """The names of the tensors of a network's body: all but its head's."""
+    return _names(model, sample_shape(task.shape), task.classes)[0]
+
+
+def parameter_names(model: str, task: Task) -> frozenset[str]:
+    """The names of what is trained, without buffers."""
+    return _names(model, sample_shape(task.shape), task.classes)[1]
+
+
+def top_layers(model: str, task: Task, count: int) -> frozenset[str]:
+    """The names of the parameters of the last `count` layers."""
+    module = _pristine(model, sample_shape(task.shape), task.classes)
+    top = tuple(f"{layer}." for layer in zoo.layers(module)[-count:])
+    return frozenset(name for name in parameter_names(model, task) if name.startswith(top))
+
+
+@lru_cache(maxsize=8)
+def _names(model: str, shape: tuple[int, ...], classes: int) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the tensors of the body, and those of all parameters."""
+    module = _pristine(model, shape, classes)
+    trained = frozenset(name for name, _ in module.named_parameters())
+    return frozenset(_tensors(module)) - zoo.head_names(module), trained
+
+
+@lru_cache(maxsize=8)
+def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network that nobody trains: copies of it do. Its own weights are never looked at."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return zoo.build(model, shape, classes).to(memory_format=torch.channels_last)
+
+
+def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
+    pristine = _pristine(model, shape, classes)
+    module = _twin(pristine) if zoo.named(model) else copy.deepcopy(pristine)
+    tensors = _tensors(module)
+    if tensors.keys() != arrays.keys():
+        raise DataError(f"model {model}: tensors {sorted(tensors.keys() ^ arrays.keys())} are on one side only")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            array = arrays[name]
+            if array.shape != tuple(tensor.shape):
+                raise DataError(f"model {model}: {name!r} must have shape {tuple(tensor.shape)}; got {array.shape}")
+            tensor.copy_(torch.from_numpy(np.array(array)))
+    return module
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A network of the same structure with parameters of its own, not filled yet.
+
+    For networks that hold nothing but parameters. A deep copy would also copy the many empty tables of every module,
+    which takes as long as a few steps of a small network.
+    """
+    twin = copy.copy(module)
+    contents = {
+        "_parameters": {
+            name: p if p is None else nn.Parameter(torch.empty_like(p)) for name, p in module._parameters.items()
+        },
+        "_modules": {name: _twin(child) for name, child in module.named_children()},
+    }
+    twin.__dict__.update(contents)
+    return twin
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What makes up a network: parameters and floating-point buffers."""
+    return {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if tensor.is_floating_point()}
+
+
+def as_arrays(module: nn.Module) -> dict[str, Array]:
+    """The weights and running statistics of a network, copied out of it."""
+    return {name: np.array(tensor.detach().numpy(), order="C") for name, tensor in _tensors(module).items()}
+
+
+# --- inputs ---
+
+
+def sample_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a sample as networks take it: images with their channels in front."""
+    if len(shape) == 2:
+        return (1, *shape)
+    return (shape[2], *shape[:2]) if len(shape) == 3 else (int(np.prod(shape)),)
+
+
+def as_tensor(rows: Array) -> Tensor:
+    """Samples as a float32 tensor; images keep their channels last in memory. Bytes are brought to -1 ... 1."""
+    tensor = torch.empty(rows.shape, dtype=torch.float32)  # torch's own memory: aligned alike everywhere
+    tensor.copy_(torch.from_numpy(np.array(rows) if not rows.flags.writeable else rows))
+    if rows.dtype == np.uint8:
+        tensor.mul_(1 / 127.5).sub_(1.0)
+    if rows.ndim == 3:
+        # Not unsqueeze(1): its strides read as channels-first too, and convolution and pooling would take that way.
+        return tensor.unsqueeze(3).permute(0, 3, 1, 2)
+    return tensor.permute(0, 3, 1, 2) if rows.ndim == 4 else tensor.flatten(1)
+
+
+# --- prediction ---
+
+
+def scores(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
+    """The network's scores, one row per sample."""
+    result = np.empty((len(inputs), task.classes), dtype=np.float32)
+    with one_thread(), torch.inference_mode():
+        module = rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.classes).eval()
+        for first in range(0, len(inputs), PREDICT_ROWS):
+            rows = slice(first, first + PREDICT_ROWS)
+            result[rows] = module(as_tensor(inputs[rows])).numpy()
+    return result
+
+
+# --- surroundings ---
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes in a single thread; how many it had before is put back after."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(rng: np.random.Generator) -> Iterator[None]:
+    """Torch's own generator, which dropout and first weights draw from, seeded from ours and put back after."""
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which asks for every kind of accelerator, and takes longer than a small client's epoch.
+        torch.default_generator.manual_seed(int(rng.integers(2**63)))
+        yield
