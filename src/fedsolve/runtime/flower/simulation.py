@@ -1,10 +1,10 @@
 """Both apps on one machine, on Flower's simulation engine, started with `flwr.simulation.run_simulation`.
 
 Flower calls that function deprecated in favour of the command `flwr run`, which was tried with flwr 1.41.0 and a
-SuperLink of our own on a free local port: four nodes took 13.9 s instead of 9.8 s, both apps had to lie in files of a
-Flower app and ran in processes of the SuperLink, where `load`, `progress` and an open ledger behind `on_reply` do not
-reach them, any user of the machine could have started runs at the port, and the SuperLink stayed behind when the caller
-was killed. The function below both, `_run_simulation`, takes these apps in the same time, but is private. So the public
+SuperLink of our own on a free local port. Four nodes took 13.9 s instead of 9.8 s (one run each); both apps had to lie
+in files of a Flower app and ran in processes of the SuperLink, where `load`, `progress` and an open ledger behind
+`on_reply` do not reach them; the port took runs without credentials; and the SuperLink stayed behind when the caller
+was killed. The function below both, `_run_simulation`, takes these apps in the same time, but is private; so the public
 one stays, and of Flower's log only its notice is left out.
 """
 
