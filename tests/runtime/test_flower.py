@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import fedsolve as fs
 from fedsolve import arrays, codec, parameters
 from fedsolve.blas import packed_diagonal
 from fedsolve.checks import sample_federation
+from fedsolve.data import catalog
+from fedsolve.data.images import Images
 from fedsolve.errors import DataError
 from fedsolve.methods import CATALOGUE, create
 from tests.contract.test_catalogue import SMALL
@@ -26,9 +29,11 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from fedsolve import deploy
 from fedsolve.ledger.store import Ledger
-from fedsolve.runtime import flower, sites
+from fedsolve.runtime import sites
 from fedsolve.runtime.drive import drive
-from fedsolve.runtime.flower import Rules, make_client_app, meet, serve, simulate
+from fedsolve.runtime.flower import Rules, client, make_client_app, meet, meeting, serve, simulate, transport
+from fedsolve.runtime.flower.messages import packed
+from fedsolve.runtime.flower.simulation import without_notice
 from fedsolve.runtime.sites import Job
 from tests.runtime.grid import InProcessGrid, engine
 
@@ -69,6 +74,7 @@ def test_a_simulation_on_ray_gives_the_same_bits_and_the_same_ledger(tmp_path: P
         command += ["--ledger", f"{runtime}.db"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280)
         assert done.returncode == 0, done.stderr
+        assert "DEPRECATED" not in done.stderr + done.stdout
     local, flower = (fs.Result.load(tmp_path / runtime) for runtime in ("local", "flower"))
     close(flower, local, 0.0)
     assert {n: c.json() for n, c in flower.clients.items()} == {n: c.json() for n, c in local.clients.items()}
@@ -78,6 +84,23 @@ def test_a_simulation_on_ray_gives_the_same_bits_and_the_same_ledger(tmp_path: P
         mine, theirs = ({m.client: m.digest for m in ledger.members()} for ledger in (one, other))
     assert len(mine) == 4
     assert mine == theirs
+
+
+def test_of_flowers_log_only_the_notice_on_its_engine_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.logger import warn_deprecated_feature
+
+    lines: list[str] = []
+    handler, log = logging.Handler(), logging.getLogger("flwr")
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(log, "handlers", [handler])
+    with without_notice():
+        warn_deprecated_feature("The `run_simulation` function is deprecated")
+        warn_deprecated_feature("another function")
+        log.info("a line")
+    warn_deprecated_feature("The `run_simulation` function is deprecated")
+    assert ["another function" in line for line in lines] == [True, False, False]
+    assert [line == "a line" for line in lines] == [False, True, False]
+    assert "run_simulation" in lines[2]
 
 
 # --- sites with files of their own ---
@@ -200,18 +223,18 @@ def test_the_window_bounds_what_is_in_flight(tmp_path: Path, monkeypatch: pytest
         grid.most = 0
         act(grid, None)
 
-    monkeypatch.setattr(flower, "IN_FLIGHT", 1)
+    monkeypatch.setattr(transport, "IN_FLIGHT", 1)
     pushed: list[int] = []
-    original = flower.FlowerTransport._send
+    original = transport.FlowerTransport._send
 
     def send(self: Any, *args: Any) -> Any:
         pushed.append(len(self._grid._replies))
         return original(self, *args)
 
-    monkeypatch.setattr(flower.FlowerTransport, "_send", send)
+    monkeypatch.setattr(transport.FlowerTransport, "_send", send)
     simulate(job_of(fs.AFL()), lambda: federation, engine=small)
-    assert max(pushed) == flower.WINDOW[0] - 1
-    monkeypatch.setattr(flower, "IN_FLIGHT", 10**9)
+    assert max(pushed) == transport.WINDOW[0] - 1
+    monkeypatch.setattr(transport, "IN_FLIGHT", 10**9)
     pushed.clear()
     simulate(job_of(fs.AFL()), lambda: federation, engine=small)
     assert max(pushed) == 11
@@ -272,7 +295,7 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return push(messages)
 
     monkeypatch.setattr(grid, "push_messages", from_another_server)
-    monkeypatch.setattr(flower, "VERSION", "0.1.0")
+    monkeypatch.setattr(client, "VERSION", "0.1.0")
     said = "it has fedsolve .*, the server 9.9; install the same everywhere"
     with pytest.raises(DataError, match=said):
         served(grid, fs.AFL(), wait=0.5)
@@ -335,7 +358,7 @@ def spoilt(kind: str) -> Any:
             reply.content["body"] = ArrayRecord()
         else:
             data = b"nonsense" if kind == "nonsense" else codec.encode(changed[kind], head)
-            reply.content["body"] = flower._packed(data)
+            reply.content["body"] = packed(data)
         return reply
 
     return spoil
@@ -385,6 +408,64 @@ def test_a_method_with_one_round_takes_two_messages_a_site(tmp_path: Path, name:
         found = fs.load_model(tmp_path / site / "models" / f"{site}.safetensors")
         assert arrays.same(found.arrays, wanted.models[site].arrays)
     assert not list(tmp_path.glob(".fedsolve-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "messages"),
+    [
+        ("local", {"model": "mlp:4"}, 2),  # it sends nothing, whatever the task
+        ("local", {"model": "cnn:4"}, 3),  # its network takes no tasks but those with pictures
+        ("fedavg", {"model": "mlp:4"}, 3),  # its first message is a network for the task
+    ],
+)
+def test_networks_trained_for_one_round_give_what_one_process_gives(
+    tmp_path: Path, name: str, settings: dict[str, Any], messages: int
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'fedsolve[torch]'")
+    rng = np.random.default_rng(5)
+    pictures = {letter: {"x": rng.normal(size=(60, 8, 8)), "y": np.arange(60) % 3} for letter in "abc"}
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, **pictures))
+    rules, method = keyed(grid, tmp_path), create(name, {**settings, "rounds": 1, "epochs": 1})
+    outcome = served(grid, method, **rules)
+    assert not outcome.failed
+    assert grid.pushed == messages * 3
+    expected = pooled_run(tmp_path, method, rules["sites"], seed=4)
+    for site in rules["sites"]:
+        model = fs.load_model(tmp_path / site / "models" / f"{site}.safetensors").arrays
+        assert model.keys() == expected.models[site].arrays.keys()
+        for key, array in expected.models[site].arrays.items():
+            np.testing.assert_allclose(model[key], array, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["hello", "opening"])
+def test_a_site_reads_its_data_once_per_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
+    """Files of arrays and folders of pictures alike; a hello that carries the first request is one message."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'fedsolve[images]'")
+    reads = {"load": 0, "stacked": 0}
+
+    def counted(key: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            reads[key] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(catalog, "load", counted("load", catalog.load))
+    monkeypatch.setattr(Images, "stacked", counted("stacked", Images.stacked))
+    rng, nodes = np.random.default_rng(6), wards(tmp_path)
+    for config in nodes.values():
+        for number in range(24):
+            path = tmp_path / f"{config['client']}-pictures" / f"class-{number % 3}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.fromarray(rng.integers(256, size=(4, 4), dtype=np.uint8)).save(path)
+    pictures = {node: {**c, "data": str(tmp_path / f"{c['client']}-pictures")} for node, c in nodes.items()}
+    for configs, stacked in ((nodes, False), (pictures, True)):
+        grid = InProcessGrid(make_client_app(), configs)
+        reads |= {"load": 0, "stacked": 0}
+        outcome = served(grid, fs.AFL(), **(keyed(grid, tmp_path) if opened else {}))
+        assert not outcome.failed
+        assert grid.pushed == (2 if opened else 3) * 3
+        assert reads == {"load": grid.pushed, "stacked": grid.pushed if stacked else 0}
 
 
 def test_an_answer_under_other_terms_is_asked_for_again(tmp_path: Path) -> None:
@@ -454,11 +535,11 @@ def test_early_answers_keep_to_the_window_and_to_the_disk(tmp_path: Path, monkey
     """At most a few unanswered questions, and past the limit of the disk a site is only asked for its name."""
     grid = InProcessGrid(make_client_app(), wards(tmp_path, 8))
     rules = keyed(grid, tmp_path)
-    monkeypatch.setattr(flower, "IN_FLIGHT", 1)
+    monkeypatch.setattr(transport, "IN_FLIGHT", 1)
     outcome = served(grid, fs.AFL(), **rules)
-    assert grid.most == flower.WINDOW[0]
+    assert grid.most == transport.WINDOW[0]
     assert grid.pushed == 2 * 8
-    monkeypatch.setattr(flower, "SPOOL", 1)
+    monkeypatch.setattr(meeting, "SPOOL", 1)
     again = InProcessGrid(make_client_app(), grid.nodes)
     again.keys = grid.keys
     assert arrays.same(served(again, fs.AFL(), **rules).state, outcome.state)
@@ -472,8 +553,8 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     met, told, _ = meet(grid, job, rules, print)
     task, terms = sites.agree(told, job)
     gone = grid.nodes.pop(999)
-    transport = flower.FlowerTransport(grid, met, job, terms, task, 60.0)
-    outcome = drive(fs.AFL(), task, transport, seed=4, tolerate=True)
+    way = transport.FlowerTransport(grid, met, job, terms, task, 60.0)
+    outcome = drive(fs.AFL(), task, way, seed=4, tolerate=True)
     assert outcome.failed == {"ward-b": "its node is not connected"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
     grid.nodes[999] = gone

@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve import codec, methods
-from fedsolve.arrays import Arrays
+from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
-from fedsolve.data.federation import Client, Federation, Samples, Table, Task
+from fedsolve.data.federation import Client, Federation, Samples, Table, Task, Unread, check_name
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
 from fedsolve.method import Method
@@ -171,7 +172,7 @@ def own_terms(site: Description) -> Terms:
 
 @dataclass(frozen=True)
 class FileSite:
-    """A site whose data are a file or a folder of its own."""
+    """A site whose data are a file or a folder of its own, read at most once; so one object serves one message."""
 
     name: str
     data: str
@@ -187,9 +188,9 @@ class FileSite:
         return cls(config["client"], config["data"], Path(config["state"]), str(config.get("features", "")))
 
     def describe(self, job: Job) -> Description:
-        """Of its file."""
-        table = catalog.load(self.data)
-        task = self._task(job, table)
+        """What its file holds: sizes, shapes and names."""
+        check_name(self.name)
+        table, task = self._table, self._task(job)
         return Description(
             name=self.name,
             version=VERSION,
@@ -203,10 +204,8 @@ class FileSite:
 
     def client(self, job: Job, terms: Terms) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test."""
-        table = _in_common_order(catalog.load(self.data), terms, self.name)
-        if not isinstance(job.test, str):
-            table = replace(table, test=None)
         features = self._features(job)
+        table = _in_common_order(self._rows(job), terms, self.name)
         if features != maps.Identity():
             table = table.with_features(features)
         own = replace(table, client=self._owned(table)).split("by-client", seed=job.seed, test=job.test)
@@ -215,11 +214,28 @@ class FileSite:
     def _features(self, job: Job) -> maps.FeatureMap:
         return maps.parse(self.features or job.features)
 
-    def _task(self, job: Job, table: Table) -> Task:
-        features = self._features(job)
-        if features == maps.Identity():  # pictures must then have one size, and be read to know it
-            return replace(table, client=self._owned(table)).split("by-client", test=0.0).task
-        return Task(table.classes, table.raw, features)
+    def _task(self, job: Job) -> Task:
+        features, table = self._features(job), self._table
+        return Task(table.classes, self._pixels.shape[1:] if features == maps.Identity() else table.raw, features)
+
+    @cached_property
+    def _table(self) -> Table:
+        return catalog.load(self.data)
+
+    @cached_property
+    def _pixels(self) -> Array:
+        """Its inputs as one array; pictures must then have one size, and be read to know it."""
+        inputs = self._table.inputs
+        return inputs if isinstance(inputs, np.ndarray) else inputs.stacked()
+
+    def _rows(self, job: Job) -> Table:
+        """Its table with a test set where the job asks for it, and pictures as arrays where no map reads them."""
+        table, test = self._table, self._table.test if isinstance(job.test, str) else None
+        if self._features(job) != maps.Identity():
+            return replace(table, test=test)
+        if isinstance(test, Unread):
+            test = Samples(test.inputs.stacked(), test.labels)
+        return replace(table, inputs=self._pixels, raw=self._pixels.shape[1:], test=test)
 
     def _owned(self, table: Table) -> NDArray[np.str_]:
         """All rows are the site's, whatever its file says of clients."""

@@ -1,0 +1,160 @@
+"""The server's side: `serve` is a whole run over a grid, `deployed` one with its settings and result in files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsolve import codec, parameters
+from fedsolve.arrays import Arrays
+from fedsolve.data.federation import Task
+from fedsolve.errors import FedsolveError
+from fedsolve.method import Method
+from fedsolve.model import Model
+from fedsolve.moments import Moments
+from fedsolve.result import Result, Seconds
+from fedsolve.runtime.drive import Outcome, Progress, drive
+from fedsolve.runtime.flower.meeting import Opening, Say, meet
+from fedsolve.runtime.flower.transport import FlowerTransport
+from fedsolve.runtime.inbox import Witness
+from fedsolve.runtime.sites import Job, Rules, agree
+
+Keeping = Callable[[Method, Task], AbstractContextManager[Witness]]  # who is told of the replies of such a run
+
+_log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
+
+
+def make_server_app(act: Callable[[Grid, Context], None]) -> ServerApp:
+    """The server app; `act` is what it does."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        act(grid, context)
+
+    return app
+
+
+def serve(
+    grid: Grid,
+    job: Job,
+    rules: Rules,
+    say: Say,
+    progress: Progress | None = None,
+    *,
+    scratch: Path | None = None,
+    keeping: Keeping | None = None,
+) -> tuple[Outcome, Task, Method]:
+    """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
+
+    Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
+    """
+    with ExitStack() as stack:
+        method, opening = job.create(), None
+        if scratch is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
+            opening = Opening.of(method, job, rules, Path(folder))
+        nodes, descriptions, early = meet(grid, job, rules, say, opening)
+        task, terms = agree(descriptions, job)
+        samples = sum(site.samples for site in descriptions.values())
+        say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
+        if method.rounds > 1:
+            say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
+        keep = stack.enter_context(keeping(method, task)) if keeping else None
+        outcome = drive(
+            method,
+            task,
+            FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
+            seed=job.seed,
+            participation=rules.participation,
+            tolerate=True,
+            min_clients=min(rules.min_clients, len(rules.sites or nodes)),
+            progress=progress,
+            evaluate_every=rules.evaluate_every or method.rounds,
+            on_reply=partial(_examine, keep),
+        )
+        for name, reason in sorted(outcome.failed.items()):
+            say(f"left out: {name}: {reason}")
+    return outcome, task, method
+
+
+def _examine(on_reply: Witness | None, client: str, reply: Arrays) -> None:
+    """Refuse moments that no samples have; sums of anything else are the method's affair."""
+    if Moments.are(reply):
+        Moments.from_arrays(reply).factor()
+    if on_reply:
+        on_reply(client, reply)
+
+
+def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
+    """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file.
+
+    `keeps` says who is told of the replies under such settings.
+    """
+    config = context.run_config
+    status = Path(str(config["status"]))
+    try:
+        job = Job(**json.loads(str(config["job"])))
+        settings = json.loads(str(config["rules"]))
+        rules = Rules(**{**settings, "sites": tuple(settings["sites"])})
+        started = time.perf_counter()
+        out = Path(str(config["out"]))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        keeping = keeps(config, job)
+        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent, keeping=keeping)
+        result_of(outcome, task, method, job, rules, time.perf_counter() - started).save(out)
+        end = {"out": str(out)}
+    except FedsolveError as error:
+        _log.error("fedsolve: %s", error)
+        end = {"error": str(error)}
+    except (OSError, ArithmeticError) as error:
+        end = {"error": f"{type(error).__name__}: {error}"}
+    codec.write_bytes(status, json.dumps(end).encode())
+
+
+def _reporter() -> Progress:
+    """A line whenever a tenth more is done."""
+    last = ""
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last
+        line = f"{what}: {done} of {total}"
+        if line != last and (done == total or done % max(1, total // 10) == 0):
+            last = line
+            _log.info(line)
+
+    return report
+
+
+def result_of(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rules, seconds: float) -> Result:
+    """What the server knows: figures, the global model and its state. Personal models stay at the sites."""
+    settings = {
+        **asdict(job),
+        "set": parameters.values(method),
+        "rounds": method.rounds,
+        "runtime": "flower",
+        **{item.name: getattr(rules, item.name) for item in fields(rules) if item.name != "keys"},
+    }
+    return Result(
+        method=method.name,
+        settings=settings,
+        clients=outcome.clients,
+        history=outcome.history,
+        seconds=Seconds(**outcome.seconds, total=seconds),
+        data={"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)},
+        models={},
+        shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
+        state=outcome.state,
+        server=method.figures(outcome.state),
+    )
