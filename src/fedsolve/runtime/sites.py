@@ -23,7 +23,7 @@ from fedsolve import codec, methods
 from fedsolve.arrays import Arrays, take
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
-from fedsolve.data.federation import Client, Federation, Samples, Table, Task
+from fedsolve.data.federation import Client, Federation, Samples, Table, Task, check_name
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
 from fedsolve.method import Method
@@ -216,10 +216,11 @@ class FileSite:
         return maps.parse(self.features or job.features)
 
     def _task(self, job: Job, table: Table) -> Task:
-        features = self._features(job)
-        if features == maps.Identity():  # pictures must then have one size, and be read to know it
-            return replace(table, client=self._owned(table)).split("by-client", test=0.0).task
-        return Task(table.classes, table.raw, features)
+        check_name(self.name)
+        features, shape = self._features(job), table.raw
+        if features == maps.Identity() and not isinstance(table.inputs, np.ndarray):
+            shape = table.inputs.stacked().shape[1:]  # pictures must have one size, and be read to know it
+        return Task(table.classes, shape, features)
 
     def _owned(self, table: Table) -> NDArray[np.str_]:
         """All rows are the site's, whatever its file says of clients."""
