@@ -60,26 +60,26 @@ class Known(NamedTuple):
 
 def descendants(pid: int) -> list[Known]:
     """Processes below a process, from /proc."""
-    found: dict[int, tuple[int, str]] = {}
+    parents: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
             fields = path.read_text().rpartition(")")[2].split()
-            found[int(path.parent.name)] = (int(fields[1]), fields[19])
+            parents[int(path.parent.name)] = (int(fields[1]), fields[19])
     below = [pid]
     for each in below:
-        below += [child for child, (parent, _) in found.items() if parent == each]
-    return [Known(child, found[child][1]) for child in below[1:]]
+        below += [child for child, (parent, _) in parents.items() if parent == each]
+    return [Known(child, parents[child][1]) for child in below[1:]]
 
 
 def started_below(folder: Path) -> list[Known]:
     """Processes of nodes and SuperLinks whose files lie below a folder, also those that lost their parents."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             if f"FLWR_HOME={folder}".encode() in (path / "environ").read_bytes():
                 born = (path / "stat").read_text().rpartition(")")[2].split()[19]
-                found.append(Known(int(path.name), born))
-    return found
+                processes.append(Known(int(path.name), born))
+    return processes
 
 
 def kill(process: Known) -> None:

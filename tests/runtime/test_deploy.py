@@ -29,7 +29,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 from fedsolve import deploy
 from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
-from fedsolve.deploy.run import is_open
+from fedsolve.deploy.run import is_open, search_path
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import Job, Rules
 from tests.runtime.live import (
@@ -72,8 +72,8 @@ def test_init_writes_secrets_that_only_their_owner_reads(trial: Path) -> None:
 
 def test_the_superlink_listens_on_localhost_whatever_the_address(tmp_path: Path) -> None:
     deploy.init(tmp_path / "trial", ["ward-a"], "fed.example.org:443")
-    given = deploy.read_env(tmp_path / "trial" / "server" / "server.env")
-    assert (given["LISTEN"], given["PORT"]) == ("127.0.0.1", "8000")
+    settings = deploy.read_env(tmp_path / "trial" / "server" / "server.env")
+    assert (settings["LISTEN"], settings["PORT"]) == ("127.0.0.1", "8000")
     proxy = (tmp_path / "trial" / "server" / "nginx.conf").read_text()
     assert "listen 443 ssl;" in proxy
     assert "proxy_pass https://127.0.0.1:8000;" in proxy
@@ -305,19 +305,19 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def same_models(live: Live, method: fs.Method, out: Path) -> None:
-    found, wanted = live.run(method, out), live.in_process(method)
+    result, reference = live.run(method, out), live.in_process(method)
     gradient = getattr(method, "processes", False)
     bound = 1e-6 if gradient else 1e-12
-    pairs = [(found.state, wanted.state)]
+    pairs = [(result.state, reference.state)]
     for name in live.names:
         model = fs.load_model(live.site(name) / "state" / "models" / f"{name}.safetensors")
-        pairs.append((model.arrays, wanted.models[name].arrays))
+        pairs.append((model.arrays, reference.models[name].arrays))
     for mine, theirs in pairs:
         assert mine.keys() == theirs.keys()
         for name, array in theirs.items():
             scale = max(1.0, float(np.abs(array).max(initial=0.0)))
             np.testing.assert_allclose(mine[name], array, rtol=0, atol=bound * scale)
-    assert {n: c.accuracy for n, c in found.clients.items()} == {n: c.accuracy for n, c in wanted.clients.items()}
+    assert {n: c.accuracy for n, c in result.clients.items()} == {n: c.accuracy for n, c in reference.clients.items()}
     assert not list((out / "models").glob("ward-*"))
 
 
@@ -377,7 +377,8 @@ def node(live: Live, folder: Path, *arguments: str, address: str = "") -> tuple[
         *("--node-config", 'client="ward-a" data="x" state="y"'),
         *arguments,
     ]
-    environment = {**os.environ, **ENVIRONMENT, **SWITCHES, "FLWR_HOME": str(folder / "home")}
+    # The node starts commands by name: they must be found although this environment may not be activated.
+    environment = {**os.environ, **ENVIRONMENT, **SWITCHES, "FLWR_HOME": str(folder / "home"), "PATH": search_path()}
     with (folder / "intruder.log").open("w") as log:  # not a pipe: processes below it would keep that open
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
@@ -531,15 +532,15 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
 
     def exact(out: str, missing: dict[str, str], **rules: Any) -> None:
         said: list[str] = []
-        found = live.run(fs.AFL(), tmp_path / out, said, **rules)
-        left_out = found.data["left_out"]
+        result = live.run(fs.AFL(), tmp_path / out, said, **rules)
+        left_out = result.data["left_out"]
         assert set(left_out) == set(missing), (left_out, live.logs())
         for name, words in missing.items():
             assert re.search(words, left_out[name]), left_out
             assert any(line.startswith(f"left out: {name}: ") for line in said), said
-        assert set(found.history[0].missing) == set(missing)
+        assert set(result.history[0].missing) == set(missing)
         rest = [name for name in live.names if name not in missing]
-        assert arrays.same(found.state, live.in_process(fs.AFL(), rest).state)
+        assert arrays.same(result.state, live.in_process(fs.AFL(), rest).state)
 
     try:
         live.start("server")
