@@ -15,7 +15,9 @@ import numpy as np
 from tests.runtime.live import BIN, Live, descendants
 
 import fedsolve as fs
-from fedsolve import deploy
+from fedsolve.deploy.files import template, write
+from fedsolve.deploy.run import LINK, search_path
+from fedsolve.runtime.offline import SWITCHES
 
 NODES, WIDTH, TURNS = 10, 2048, 2
 BIG, BIG_NODES, BIG_RUNS = 4096, 4, 13  # thirteen runs of eight messages: 104
@@ -185,22 +187,20 @@ def _start(live: Live) -> None:
 
 def _bare_app(live: Live, up: int, down: int, nodes: int) -> Path:
     folder = live.folder / "bare"
-    text = deploy.APP["pyproject.toml"].replace("fedsolve-app", "bare-app").replace("fedsolve_app", "bare_app")
+    text = template("app/pyproject.toml").replace("fedsolve-app", "bare-app").replace("fedsolve_app", "bare_app")
     text = text.partition("[tool.flwr.app.config]")[0]
-    deploy._write(
-        folder / "pyproject.toml", f"{text}[tool.flwr.app.config]\nup = {up}\ndown = {down}\nnodes = {nodes}\n"
-    )
+    write(folder / "pyproject.toml", f"{text}[tool.flwr.app.config]\nup = {up}\ndown = {down}\nnodes = {nodes}\n")
     for name, code in (("__init__", ""), ("server", BARE_SERVER), ("client", BARE_CLIENT)):
-        deploy._write(folder / "bare_app" / f"{name}.py", code)
+        write(folder / "bare_app" / f"{name}.py", code)
     return folder
 
 
 def _run_bare(live: Live, app: Path) -> None:
     """The app is run and its log followed to the end."""
     home = live.server / "home"
-    environment = {**os.environ, **deploy.SWITCHES, "FLWR_HOME": str(home), "PATH": deploy._path()}
+    environment = {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": search_path()}
     flwr = str(Path(BIN) / "flwr")
-    command = [flwr, "run", str(app), deploy.LINK, "--stream"]
+    command = [flwr, "run", str(app), LINK, "--stream"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     if "Error" in done.stdout:
         raise RuntimeError(done.stdout[-2000:])

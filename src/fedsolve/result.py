@@ -278,6 +278,6 @@ def replaceable(target: Path) -> bool:
 
 def versions() -> dict[str, str]:
     """What computed the result."""
-    packages = ("fedsolve", "numpy", "scipy", "scikit-learn", "safetensors")
+    packages = ("fedsolve", "numpy", "scipy", "scikit-learn")
     used = ("torch",) if "torch" in sys.modules else ()
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in (*packages, *used)}

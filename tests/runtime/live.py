@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve import deploy, parameters
+from fedsolve.deploy.run import is_open
 from fedsolve.runtime.sites import Job, Rules
 
 BIN = str(Path(sys.executable).parent)
@@ -36,6 +37,20 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def edit(env: Path, **values: str) -> None:
+    """Change settings in a file of them."""
+    env.write_text(deploy.env_text({**deploy.read_env(env), **values}))
+
+
+def init_on_free_ports(folder: Path, names: Sequence[str]) -> int:
+    """What `fedsolve deploy init` writes, with ports of this machine that nobody has; that of the server."""
+    server, *nodes = free_ports(1 + len(names))
+    deploy.init(folder, names, f"127.0.0.1:{server}")
+    for name, port in zip(names, nodes, strict=True):
+        edit(folder / "sites" / name / "site.env", PORT=str(port))
+    return server
+
+
 class Known(NamedTuple):
     """A process that cannot be mistaken for a later one with the same number."""
 
@@ -45,26 +60,26 @@ class Known(NamedTuple):
 
 def descendants(pid: int) -> list[Known]:
     """Processes below a process, from /proc."""
-    found: dict[int, tuple[int, str]] = {}
+    parents: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
             fields = path.read_text().rpartition(")")[2].split()
-            found[int(path.parent.name)] = (int(fields[1]), fields[19])
+            parents[int(path.parent.name)] = (int(fields[1]), fields[19])
     below = [pid]
     for each in below:
-        below += [child for child, (parent, _) in found.items() if parent == each]
-    return [Known(child, found[child][1]) for child in below[1:]]
+        below += [child for child, (parent, _) in parents.items() if parent == each]
+    return [Known(child, parents[child][1]) for child in below[1:]]
 
 
 def started_below(folder: Path) -> list[Known]:
     """Processes of nodes and SuperLinks whose files lie below a folder, also those that lost their parents."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             if f"FLWR_HOME={folder}".encode() in (path / "environ").read_bytes():
                 born = (path / "stat").read_text().rpartition(")")[2].split()[19]
-                found.append(Known(int(path.name), born))
-    return found
+                processes.append(Known(int(path.name), born))
+    return processes
 
 
 def kill(process: Known) -> None:
@@ -91,17 +106,15 @@ class Live:
 
     def __init__(self, folder: Path, wards: int, x: Any = None, y: Any = None) -> None:
         self.folder, self.names = folder, [f"ward-{letter}" for letter in "abcdefghijklmnop"[:wards]]
-        self.port, *ports = free_ports(1 + wards)
-        deploy.init(folder / "trial", self.names, f"127.0.0.1:{self.port}")
+        self.port = init_on_free_ports(folder / "trial", self.names)
         if x is None:
             table = fs.load("digits")
             x, y = np.asarray(table.inputs), table.labels
         self.x, self.y = x, y
         self.owner = np.array(self.names)[np.random.default_rng(0).integers(wards, size=len(y))]
-        for name, port in zip(self.names, ports, strict=True):
+        for name in self.names:
             rows = self.owner == name
             np.savez(self.site(name) / "data.npz", x=self.x[rows], y=self.y[rows])
-            self.edit(name, PORT=str(port))
         self.processes: dict[str, subprocess.Popen[Any]] = {}
 
     @property
@@ -112,8 +125,7 @@ class Live:
         return self.folder / "trial" / "sites" / name
 
     def edit(self, name: str, **values: str) -> None:
-        path = self.site(name) / "site.env"
-        path.write_text(deploy._env({**deploy.read_env(path), **values}))
+        edit(self.site(name) / "site.env", **values)
 
     def start(self, what: str, **environment: str) -> None:
         """The SuperLink ("server") or a site's node."""
@@ -128,7 +140,7 @@ class Live:
                 stdin=subprocess.DEVNULL,
             )
         if what == "server":
-            until(lambda: deploy._open("127.0.0.1", self.port), 120)
+            until(lambda: is_open("127.0.0.1", self.port), 120)
 
     def register(self) -> None:
         """Tell the SuperLink all keys, as the first run does."""
@@ -143,8 +155,8 @@ class Live:
 
     def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
         job = Job(method.name, parameters.values(method), seed=2)
-        wanted = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
-        return fs.Result.load(deploy.run(self.server, job, wanted, out, (said if said is not None else []).append))
+        limits = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
+        return fs.Result.load(deploy.run(self.server, job, limits, out, (said if said is not None else []).append))
 
     def in_process(self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None) -> fs.Result:
         """The same without Flower, on some of the wards."""
@@ -157,7 +169,7 @@ class Live:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
 
 
-def until(true: Any, seconds: float) -> None:
+def until(true: Callable[[], bool], seconds: float) -> None:
     """Wait for something, at most so long."""
     limit = time.monotonic() + seconds
     while not true():

@@ -27,19 +27,33 @@ from tests.contract.test_catalogue import GRADIENT, SMALL
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
 
 from fedsolve import deploy
+from fedsolve.data import catalog
+from fedsolve.deploy import certificates, files
+from fedsolve.deploy.run import is_open, search_path
+from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import Job, Rules
-from tests.runtime.live import BIN, ENVIRONMENT, Live, end, free_ports, kill, started_below, until
+from tests.runtime.live import (
+    BIN,
+    ENVIRONMENT,
+    Live,
+    edit,
+    end,
+    free_ports,
+    init_on_free_ports,
+    kill,
+    started_below,
+    until,
+)
 
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Path:
-    (port,) = free_ports(1)
-    deploy.init(tmp_path / "trial", ["ward-a", "ward-b"], f"127.0.0.1:{port}")
+    init_on_free_ports(tmp_path / "trial", ["ward-a", "ward-b"])
     return tmp_path / "trial"
 
 
-def findings(site: Path, **options: Any) -> dict[str, deploy.Finding]:
-    return {finding.what: finding for finding in deploy.check(site, **options)}
+def inspections(site: Path, **options: Any) -> dict[str, deploy.Inspection]:
+    return {inspection.what: inspection for inspection in deploy.check(site, **options)}
 
 
 # --- init ---
@@ -58,8 +72,8 @@ def test_init_writes_secrets_that_only_their_owner_reads(trial: Path) -> None:
 
 def test_the_superlink_listens_on_localhost_whatever_the_address(tmp_path: Path) -> None:
     deploy.init(tmp_path / "trial", ["ward-a"], "fed.example.org:443")
-    given = deploy.read_env(tmp_path / "trial" / "server" / "server.env")
-    assert (given["LISTEN"], given["PORT"]) == ("127.0.0.1", "8000")
+    settings = deploy.read_env(tmp_path / "trial" / "server" / "server.env")
+    assert (settings["LISTEN"], settings["PORT"]) == ("127.0.0.1", "8000")
     proxy = (tmp_path / "trial" / "server" / "nginx.conf").read_text()
     assert "listen 443 ssl;" in proxy
     assert "proxy_pass https://127.0.0.1:8000;" in proxy
@@ -91,7 +105,7 @@ def test_init_writes_over_nothing(trial: Path) -> None:
 
 def test_shell_settings_survive_strange_texts(tmp_path: Path) -> None:
     values = {"DATA": 'it\'s a $folder/with `odd` "names".npz', "FEATURES": ""}
-    (tmp_path / "x.env").write_text(deploy._env(values))
+    (tmp_path / "x.env").write_text(deploy.env_text(values))
     assert deploy.read_env(tmp_path / "x.env") == values
     shown = subprocess.run(
         ["sh", "-c", '. ./x.env; printf %s "$DATA"'], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -129,11 +143,11 @@ def answering(trial: Path) -> Iterator[Path]:
 def test_check_finds_everything_in_order(answering: Path) -> None:
     site = answering / "sites" / "ward-a"
     np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(9, 4)), y=np.arange(9) % 3)
-    found = findings(site, features="random:7,relu,0")
-    assert all(finding.fine for finding in found.values()), found
-    assert found["data"].words == "9 samples of 4, 3 classes"
-    assert "only the fleet's paths are open" in found["server"].words
-    assert found["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
+    looks = inspections(site, features="random:7,relu,0")
+    assert all(look.fine for look in looks.values()), looks
+    assert looks["data"].words == "9 samples of 4, 3 classes"
+    assert "only the fleet's paths are open" in looks["server"].words
+    assert looks["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
     assert (site / "state").is_dir()
 
 
@@ -143,19 +157,25 @@ def spoil(site: Path, what: str) -> None:
         (site / "data.npz").unlink()
     elif what == "no key":
         (site / "node.key").unlink()
-    elif what == "open key":
-        (site / "node.key").chmod(0o644)
+    elif what == "key that the group reads":
+        (site / "node.key").chmod(0o640)
+    elif what == "key that others read":
+        (site / "node.key").chmod(0o604)
+    elif what == "key with a password":
+        if shutil.which("ssh-keygen") is None:
+            pytest.skip("ssh-keygen is not installed: apt-get install openssh-client")
+        command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(site / "node.key")]
+        subprocess.run(command, check=True, capture_output=True)
     elif what == "another's key":
         shutil.copy(other / "node.key", site / "node.key")
     elif what == "key of another kind":
         (site / "node.key").write_text("-----BEGIN NONSENSE-----\n")
     elif what == "wrong authority":
-        (site / "ca.crt").write_text(deploy._crt(deploy._authority()[1]))
+        (site / "ca.crt").write_text(certificates.certificate_text(certificates.authority()[1]))
     elif what == "no authority":
         (site / "ca.crt").unlink()
     elif what == "version":
-        path = site / "site.env"
-        path.write_text(path.read_text().replace("VERSION=", "VERSION=9."))
+        edit(site / "site.env", VERSION="9.0")
     elif what == "state":
         (site / "state").write_text("a file")
 
@@ -163,7 +183,9 @@ def spoil(site: Path, what: str) -> None:
 WRONG = {
     "no data": ("data", "there is no file"),
     "no key": ("key", "node.key is missing"),
-    "open key": ("key", "chmod 600"),
+    "key that the group reads": ("key", "chmod 600"),
+    "key that others read": ("key", "chmod 600"),
+    "key with a password": ("key", "is not a private key in OpenSSH format without a password"),
     "another's key": ("key", "is not the public half"),
     "key of another kind": ("key", "is not a private key in OpenSSH format"),
     "wrong authority": ("server", "not signed by the authority in ca.crt"),
@@ -179,16 +201,16 @@ def test_check_names_what_is_wrong(answering: Path, what: str) -> None:
     np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
     spoil(site, what)
     where, words = WRONG[what]
-    found = findings(site)
-    assert not found[where].fine
-    assert words in found[where].words
+    looks = inspections(site)
+    assert not looks[where].fine
+    assert words in looks[where].words
     if what != "no authority":  # without it nobody can be checked
-        assert [name for name, finding in found.items() if not finding.fine] == [where]
+        assert [name for name, look in looks.items() if not look.fine] == [where]
 
 
 def test_check_knows_a_server_without_tls_or_without_anybody(trial: Path) -> None:
     site = trial / "sites" / "ward-a"
-    assert "nothing listens there" in findings(site)["server"].words
+    assert "nothing listens there" in inspections(site)["server"].words
     with socket.create_server(("127.0.0.1", int(deploy.read_env(trial / "server" / "server.env")["PORT"]))) as plain:
 
         def answer() -> None:
@@ -198,7 +220,7 @@ def test_check_knows_a_server_without_tls_or_without_anybody(trial: Path) -> Non
             connection.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        assert "but not with TLS" in findings(site)["server"].words
+        assert "but not with TLS" in inspections(site)["server"].words
 
 
 def test_check_on_the_command_line(trial: Path) -> None:
@@ -209,9 +231,61 @@ def test_check_on_the_command_line(trial: Path) -> None:
     assert "ok    key: " in done.stdout
 
 
+def test_check_reads_the_data_once(answering: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, names, load = answering / "sites" / "ward-a", [], catalog.load
+    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+
+    def counted(name: str) -> fs.Table:
+        names.append(name)
+        return load(name)
+
+    monkeypatch.setattr(catalog, "load", counted)
+    assert all(look.fine for look in inspections(site, features="unit").values())
+    assert names == [str(site / "data.npz")]
+
+
+@pytest.mark.parametrize("command", ["init trial --sites a --address h:1", "check .", "run . --out out"])
+def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, command: str) -> None:
+    code = "import sys; sys.modules['cryptography'] = None; from fedsolve.cli import main; main()"
+    words = [sys.executable, "-c", code, "deploy", *command.split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'fedsolve[flower]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+# --- run ---
+
+
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
         deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)
+
+
+def lines_before_the_start(server: Path, **rules: Any) -> list[str]:
+    """What `run` says before it looks for a SuperLink, which is not there."""
+    said: list[str] = []
+    with pytest.raises(fs.DataError, match="no SuperLink listens"):
+        deploy.run(server, Job("afl"), Rules(wait=0.0, **rules), server.parent / "out", said.append)
+    return said
+
+
+def test_run_names_the_sites_that_have_a_key_but_are_not_in_the_settings(trial: Path) -> None:
+    server = trial / "server"
+    assert lines_before_the_start(server) == []
+    for name in ("ward-d", "ward.c"):
+        shutil.copy(server / "keys" / "ward-a.pub", server / "keys" / f"{name}.pub")
+    (line,) = lines_before_the_start(server)
+    assert line.startswith("not asked: ward-d, ward.c: ")
+    assert f"SITES in {server / 'server.env'}" in line
+    assert "add its name" in line
+    edit(server / "server.env", SITES="ward-a,ward-b,ward-d,ward.c")
+    assert lines_before_the_start(server) == []
+
+
+def test_run_says_nothing_of_sites_that_the_caller_did_not_choose(trial: Path) -> None:
+    assert lines_before_the_start(trial / "server", sites=("ward-a",)) == []
 
 
 # --- real processes ---
@@ -231,19 +305,19 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def same_models(live: Live, method: fs.Method, out: Path) -> None:
-    found, wanted = live.run(method, out), live.in_process(method)
+    result, reference = live.run(method, out), live.in_process(method)
     gradient = getattr(method, "processes", False)
     bound = 1e-6 if gradient else 1e-12
-    pairs = [(found.state, wanted.state)]
+    pairs = [(result.state, reference.state)]
     for name in live.names:
         model = fs.load_model(live.site(name) / "state" / "models" / f"{name}.safetensors")
-        pairs.append((model.arrays, wanted.models[name].arrays))
+        pairs.append((model.arrays, reference.models[name].arrays))
     for mine, theirs in pairs:
         assert mine.keys() == theirs.keys()
         for name, array in theirs.items():
             scale = max(1.0, float(np.abs(array).max(initial=0.0)))
             np.testing.assert_allclose(mine[name], array, rtol=0, atol=bound * scale)
-    assert {n: c.accuracy for n, c in found.clients.items()} == {n: c.accuracy for n, c in wanted.clients.items()}
+    assert {n: c.accuracy for n, c in result.clients.items()} == {n: c.accuracy for n, c in reference.clients.items()}
     assert not list((out / "models").glob("ward-*"))
 
 
@@ -303,7 +377,8 @@ def node(live: Live, folder: Path, *arguments: str, address: str = "") -> tuple[
         *("--node-config", 'client="ward-a" data="x" state="y"'),
         *arguments,
     ]
-    environment = {**os.environ, **ENVIRONMENT, **deploy.SWITCHES, "FLWR_HOME": str(folder / "home")}
+    # The node starts commands by name: they must be found although this environment may not be activated.
+    environment = {**os.environ, **ENVIRONMENT, **SWITCHES, "FLWR_HOME": str(folder / "home"), "PATH": search_path()}
     with (folder / "intruder.log").open("w") as log:  # not a pipe: processes below it would keep that open
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
@@ -320,9 +395,9 @@ def node(live: Live, folder: Path, *arguments: str, address: str = "") -> tuple[
 @pytest.mark.parametrize("kind", ["unknown key", "no key", "wrong authority", "no TLS"])
 def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
     stranger = tmp_path / "node.key"
-    deploy._write(stranger, deploy._ssh_private(deploy._key()), secret=True)
+    files.write(stranger, certificates.node_pair()[0], secret=True)
     wrong = tmp_path / "ca.crt"
-    wrong.write_text(deploy._crt(deploy._authority()[1]))
+    wrong.write_text(certificates.certificate_text(certificates.authority()[1]))
     authority, own = str(live.site("ward-a") / "ca.crt"), str(live.site("ward-a") / "node.key")
     arguments = {
         "unknown key": ["--root-certificates", authority, "--auth-supernode-private-key", str(stranger)],
@@ -348,7 +423,7 @@ def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
     with (tmp_path / "nginx.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        until(lambda: process.poll() is not None or deploy._open("127.0.0.1", port), 30)
+        until(lambda: process.poll() is not None or is_open("127.0.0.1", port), 30)
         assert process.poll() is None, (tmp_path / "nginx.log").read_text()
         yield port
     finally:
@@ -359,9 +434,9 @@ def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
 @pytest.mark.timeout(900)
 def test_behind_the_proxy_sites_work_and_control_paths_are_closed(live: Live, proxy: int, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    text = deploy.CONFIG.format(link="p", address=f"127.0.0.1:{proxy}", ca=f'"{live.server / "ca.crt"}"')
-    deploy._write(home / "config.toml", text)
-    environment = {**os.environ, **deploy.SWITCHES, "FLWR_HOME": str(home)}
+    text = files.template("config.toml", link="p", address=f"127.0.0.1:{proxy}", ca=f'"{live.server / "ca.crt"}"')
+    files.write(home / "config.toml", text)
+    environment = {**os.environ, **SWITCHES, "FLWR_HOME": str(home)}
     for words in (
         ["ls"],
         ["run", str(live.server / "app")],
@@ -397,7 +472,7 @@ def test_behind_the_proxy_sites_work_and_control_paths_are_closed(live: Live, pr
     end(live.processes.pop("ward-a"))
     live.edit("ward-a", SUPERLINK=f"127.0.0.1:{proxy}")
     try:
-        assert "only the fleet's paths are open" in findings(live.site("ward-a"))["server"].words
+        assert "only the fleet's paths are open" in inspections(live.site("ward-a"))["server"].words
         live.start("ward-a")
         same_models(live, fs.FedHiP(), tmp_path / "out")
     finally:
@@ -457,15 +532,15 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
 
     def exact(out: str, missing: dict[str, str], **rules: Any) -> None:
         said: list[str] = []
-        found = live.run(fs.AFL(), tmp_path / out, said, **rules)
-        left_out = found.data["left_out"]
+        result = live.run(fs.AFL(), tmp_path / out, said, **rules)
+        left_out = result.data["left_out"]
         assert set(left_out) == set(missing), (left_out, live.logs())
         for name, words in missing.items():
             assert re.search(words, left_out[name]), left_out
             assert any(line.startswith(f"left out: {name}: ") for line in said), said
-        assert set(found.history[0].missing) == set(missing)
+        assert set(result.history[0].missing) == set(missing)
         rest = [name for name in live.names if name not in missing]
-        assert arrays.same(found.state, live.in_process(fs.AFL(), rest).state)
+        assert arrays.same(result.state, live.in_process(fs.AFL(), rest).state)
 
     try:
         live.start("server")

@@ -47,9 +47,9 @@ def deploy_check_command(
     from fedsolve import deploy
 
     wrong = 0
-    for finding in deploy.check(folder, features=features):
-        wrong += not finding.fine
-        typer.echo(f"{'ok   ' if finding.fine else 'WRONG'} {finding.what}: {finding.words}")
+    for inspection in deploy.check(folder, features=features):
+        wrong += not inspection.fine
+        typer.echo(f"{'ok   ' if inspection.fine else 'WRONG'} {inspection.what}: {inspection.words}")
     if wrong:
         raise typer.Exit(1)
 

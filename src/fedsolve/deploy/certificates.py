@@ -1,0 +1,145 @@
+"""Keys and certificates: those of a trial are made here, and those at a site are read here."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from fedsolve.errors import DataError
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise DataError("deploying needs Flower: pip install 'fedsolve[flower]'") from error
+
+TRIAL_DAYS = 90  # how long trial certificates hold
+
+
+# --- made for a trial ---
+
+
+def authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A new authority: its key, and a certificate that it signed itself."""
+    key, name = _key(), _name("fedsolve trial authority")
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return key, builder.sign(key, hashes.SHA384())
+
+
+def server_certificate(
+    ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, host: str
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A key and a certificate for the host that sites know the server by, and for localhost."""
+    names: list[x509.GeneralName] = []
+    for name in dict.fromkeys((host, "localhost", "127.0.0.1")):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(name.strip("[]"))))
+        except ValueError:
+            names.append(x509.DNSName(name))
+    key = _key()
+    builder = (
+        _builder(_name(host), ca.subject, key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+    )
+    return key, builder.sign(ca_key, hashes.SHA384())
+
+
+def node_pair() -> tuple[str, str]:
+    """A new key pair of a site's node, in OpenSSH's format: the private half, then the public one."""
+    key = _key()
+    private = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()).decode()
+    public = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode()
+    return private, public + "\n"
+
+
+def key_text(key: ec.EllipticCurvePrivateKey) -> str:
+    """A private key as PEM, without a password."""
+    return key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()).decode()
+
+
+def certificate_text(certificate: x509.Certificate) -> str:
+    """A certificate in the format PEM."""
+    return certificate.public_bytes(s.Encoding.PEM).decode()
+
+
+def _key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=TRIAL_DAYS))
+    )
+
+
+# --- read at a site or at the server ---
+
+
+def public_pem(path: Path) -> str:
+    """The public key in a file of OpenSSH's format, as PEM: so Flower knows it."""
+    try:
+        key = s.load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a public key: {error}") from error
+    return key.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def public_half(path: Path) -> str:
+    """The public half of the private key in a file, as PEM; refuses keys that Flower does not take."""
+    try:
+        key = s.load_ssh_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a password
+        raise DataError(f"{path} is not a private key in OpenSSH format without a password ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DataError(f"{path} must be an ECDSA key on a NIST curve: ssh-keygen -t ecdsa -b 384")
+    return key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def fingerprint(pem: str) -> str:
+    """The first 16 digits of a public key's SHA-256."""
+    return hashlib.sha256(pem.encode()).hexdigest()[:16]
+
+
+def subject_and_end(path: Path) -> tuple[str, datetime]:
+    """Of the certificate in a file: whose it is, and until when it is valid."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is not a certificate ({error})") from error
+    return certificate.subject.rfc4514_string(), certificate.not_valid_after_utc

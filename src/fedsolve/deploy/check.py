@@ -1,0 +1,179 @@
+"""What is missing or wrong at a site, in plain words, from the version of fedsolve to the folder for its model."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from http.client import HTTPException, HTTPSConnection
+from importlib import metadata
+from pathlib import Path
+
+from fedsolve.data import catalog
+from fedsolve.data.federation import Table
+from fedsolve.deploy import certificates
+from fedsolve.deploy.files import is_local, read_env, split_address
+from fedsolve.deploy.run import search_path
+from fedsolve.errors import DataError, FedsolveError
+from fedsolve.features import maps
+from fedsolve.runtime.sites import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """One thing that was looked at: in order, or what to do about it."""
+
+    what: str
+    fine: bool
+    words: str
+
+
+def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
+    r"""Look at everything a site needs, one after the other, and say in plain words what is missing or wrong.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = Path(place, "site.env").write_text("NAME=ward-a\nSUPERLINK=fed.example.org:443\nPORT=9094\n")
+    ...     for inspection in check(Path(place)):
+    ...         print(inspection.fine, inspection.words.replace(place, "ward-a"))
+    False ward-a/site.env does not set DATA, STATE
+    """
+    settings = read_env(folder / "site.env")
+    missing = [name for name in ("NAME", "SUPERLINK", "DATA", "STATE", "PORT") if not settings.get(name)]
+    if missing:
+        yield Inspection("settings", False, f"{folder / 'site.env'} does not set {', '.join(missing)}")
+        return
+
+    @cache
+    def table() -> Table:
+        return catalog.load(str(folder / settings["DATA"]))
+
+    looks: list[tuple[str, Callable[[], str]]] = [
+        ("version", lambda: _check_version(settings.get("VERSION", VERSION))),
+        ("key", lambda: _check_key(folder)),
+        ("certificate", lambda: _check_authority(folder / "ca.crt")),
+        ("server", lambda: _check_server(settings["SUPERLINK"], folder / "ca.crt")),
+        ("port", lambda: _check_port(int(settings["PORT"]))),
+        ("data", lambda: _check_data(table())),
+        ("features", lambda: _check_features(features or settings.get("FEATURES", ""), table)),
+        ("state", lambda: _check_state(folder / settings["STATE"])),
+    ]
+    for what, look in looks:
+        try:
+            yield Inspection(what, True, look())
+        except (FedsolveError, OSError, ValueError) as error:
+            yield Inspection(what, False, str(error))
+
+
+def _check_version(server: str) -> str:
+    try:
+        flower = metadata.version("flwr")
+    except metadata.PackageNotFoundError:
+        raise DataError("Flower is not installed: pip install 'fedsolve[flower]'") from None
+    if server != VERSION:
+        raise DataError(f"fedsolve {VERSION} is installed, the server has {server}: pip install fedsolve=={server}")
+    if not (1, 41) <= tuple(int(part) for part in flower.split(".")[:2]) < (1, 43):
+        raise DataError(f"Flower {flower} is installed; fedsolve is tested with 1.41 to 1.42")
+    if shutil.which("flower-supernode", path=search_path()) is None:
+        raise DataError("the command flower-supernode is not on the PATH: activate the environment of fedsolve")
+    return f"fedsolve {VERSION}, Flower {flower}"
+
+
+def _check_key(folder: Path) -> str:
+    path, public = folder / "node.key", folder / "node.pub"
+    if not path.is_file():
+        raise DataError(f"{path} is missing; whoever ran `fedsolve deploy init` has it, or make a new pair")
+    pem = certificates.public_half(path)
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise DataError(f"others on this machine can read {path}: chmod 600 {path}")
+    if public.is_file() and certificates.public_pem(public) != pem:
+        raise DataError(f"{public} is not the public half of {path}; the server knows another key")
+    digest = certificates.fingerprint(pem)
+    return f"a private key that only its owner can read; its public half has the SHA-256 {digest}"
+
+
+def _check_authority(path: Path) -> str:
+    if not path.is_file():
+        raise DataError(f"{path} is missing: the certificate of the authority that signed the server's")
+    subject, end = certificates.subject_and_end(path)
+    if not end >= datetime.now(UTC):
+        raise DataError(f"{path} expired on {end:%Y-%m-%d}; ask the server's operator for a new one")
+    return f"authority {subject}, valid until {end:%Y-%m-%d}"
+
+
+def _check_server(address: str, authority: Path) -> str:
+    host, port = split_address(address)
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise DataError(f"{authority} cannot be used: {error}") from error
+    connection = HTTPSConnection(host.strip("[]"), port, timeout=10, context=context)
+    try:
+        connection.request("GET", "/openapi.json")
+        status = connection.getresponse().status
+    except ssl.SSLCertVerificationError as error:
+        why = {
+            10: "the server's certificate has expired",
+            62: f"the server's certificate is not for the name {host}",
+        }.get(error.verify_code, "the server's certificate is not signed by the authority in ca.crt")
+        raise DataError(f"{address} answers, but {why} ({error.verify_message})") from error
+    except ssl.SSLError as error:
+        raise DataError(f"{address} answers, but not with TLS ({error.reason})") from error
+    except socket.gaierror as error:
+        raise DataError(f"nobody knows a machine called {host} ({error.strerror})") from error
+    except (OSError, HTTPException) as error:
+        why = "nothing listens there" if isinstance(error, ConnectionRefusedError) else str(error)
+        raise DataError(f"{address} cannot be reached: {why}; is the server started, is the port open?") from error
+    finally:
+        connection.close()
+    if status != 200:
+        return f"{address} answers with a certificate of the authority; only the fleet's paths are open"
+    if is_local(host):
+        return f"{address} answers with a certificate of the authority; all paths are open, as on one machine they are"
+    raise DataError(
+        f"{address} answers, but shows its control paths: whoever reaches it can run code at every site. "
+        "Put the proxy of nginx.conf in front of it"
+    )
+
+
+def _check_port(port: int) -> str:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise DataError(
+                f"port {port} of this machine is taken, by this site's own node or by another program; "
+                "in the second case set another PORT in site.env"
+            ) from None
+    return f"port {port} of localhost is free for the node"
+
+
+def _check_data(table: Table) -> str:
+    classes = f"{table.classes} classes" + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
+    shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
+    return f"{len(table.labels)} samples of {shape}, {classes}"
+
+
+def _check_features(spec: str, table: Callable[[], Table]) -> str:
+    if not spec:
+        return "as the server says"
+    features = maps.parse(spec)
+    shape = table().raw
+    return f"{maps.described(features, shape)}, {int(features.shape(shape)[0])} numbers a sample"
+
+
+def _check_state(folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror or error}") from error
+    return f"{folder} can be written to; the site's model will be in {folder / 'models'}"

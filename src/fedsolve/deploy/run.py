@@ -1,0 +1,222 @@
+"""A run on the sites of a deployment: keys are registered, Flower's command is called, its lines are passed on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.deploy.certificates import public_pem
+from fedsolve.deploy.files import read_env, template, write
+from fedsolve.errors import DataError
+from fedsolve.features import maps
+from fedsolve.runtime.offline import SWITCHES
+from fedsolve.runtime.sites import Job, Rules
+
+if TYPE_CHECKING:
+    from fedsolve.runtime.flower import Keeping
+
+LINK = "fedsolve"  # the name of the connection in Flower's configuration
+GONE = 15.0  # seconds without a SuperLink before a run is given up
+Say = Callable[[str], None]
+
+
+def make_server_app() -> object:
+    """The server app of a deployment; with a ledger in the run's configuration, replies go there, too."""
+    from fedsolve.runtime import flower
+
+    return flower.make_server_app(partial(flower.deployed, _ledger))
+
+
+def _ledger(config: Mapping[str, Any], job: Job) -> Keeping | None:
+    from fedsolve.ledger.store import Ledger
+
+    path = str(config.get("ledger", ""))
+    return (lambda method, task: Ledger.keeping(path, method, task, seed=job.seed)) if path else None
+
+
+def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path | None = None) -> Path:
+    """Run a method on the sites of a deployment, from the server's folder; the result lies in `out` after.
+
+    With a `ledger`, every site's reply becomes a contribution in it; the file is made where there is none.
+
+    Expects the sites that the folder names, with the keys it holds, unless the rules name some; says which sites
+    have a key there but are not named. Registers the keys at the SuperLink where it does not know them, and passes
+    on what the server app says.
+    """
+    job.create()  # refuses what can be refused before anybody is asked
+    maps.parse(job.features)
+    settings, here = read_env(folder / "server.env"), folder.resolve()
+    sites = rules.sites or tuple(name for name in settings.get("SITES", "").split(",") if name)
+    if not rules.sites:
+        _say_who_is_not_named(folder, sites, say)
+    host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
+    started = time.monotonic()
+    while not is_open(host, port):
+        if time.monotonic() - started >= rules.wait:
+            raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
+        time.sleep(min(1.0, rules.wait))
+    out = out.resolve()
+    environment = _environment(here)
+    keys = register(here, sites, say)
+    with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
+        status = Path(scratch) / "status.json"
+        config = Path(scratch) / "run.toml"
+        rules_text = json.dumps(asdict(replace(rules, sites=sites, keys=keys)))
+        values = {"job": json.dumps(asdict(job)), "rules": rules_text, "out": str(out), "status": str(status)}
+        if ledger:
+            values["ledger"] = str(ledger.resolve())
+        config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+        command = ["flwr", "run", str(here / "app"), LINK, "--stream", "--run-config", str(config)]
+        _stream(command, environment, (host, port), say)
+        if not status.is_file():
+            raise DataError("the run ended without a result; the SuperLink's log says more. Running again is safe")
+        outcome = json.loads(status.read_text())
+    if "error" in outcome:
+        raise DataError(outcome["error"])
+    return out
+
+
+def _say_who_is_not_named(folder: Path, sites: Sequence[str], say: Say) -> None:
+    """One line about the sites whose key is there but whom SITES does not name."""
+    unnamed = sorted({path.stem for path in (folder / "keys").glob("*.pub")} - set(sites))
+    if unnamed:
+        say(
+            f"not asked: {', '.join(unnamed)}: {folder / 'keys'} has the key, but SITES in {folder / 'server.env'} "
+            "does not have the name; to let a site take part, add its name there and run again"
+        )
+
+
+def search_path() -> str:
+    """The search path, with the commands of this environment first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        with socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _environment(here: Path) -> dict[str, str]:
+    """For Flower's commands at the server, after writing where the SuperLink is."""
+    settings, home = read_env(here / "server.env"), here / "home"
+    address = f"{settings.get('LISTEN', '127.0.0.1')}:{settings.get('PORT', '8000')}"
+    authority = json.dumps(str(here / "ca.crt"))
+    write(home / "config.toml", template("config.toml", link=LINK, address=address, ca=authority))
+    return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": search_path()}
+
+
+def register(folder: Path, sites: Sequence[str], say: Say) -> dict[str, str]:
+    """Tell the SuperLink which keys to let in, where it does not know them: it forgets them when it stops.
+
+    The public keys, by site.
+    """
+    here = folder.resolve()
+    environment = _environment(here)
+    keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
+
+    def flwr(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["flwr", "supernode", *words, "--format", "json"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+    memory = here / "home" / "registered.json"
+    before = _read_json(memory)  # node and key of each site when it was last registered
+    there = {node["node-id"] for node in _last_json(flwr("list", LINK).stdout).get("nodes", [])}
+    nodes = {name: node for name, node in before.items() if node[0] in there and node[1] == keys.get(name)}
+    for name in sites:
+        if name in nodes:
+            continue
+        process = flwr("register", str(here / "keys" / f"{name}.pub"), LINK)
+        output = process.stdout + process.stderr
+        reply = _last_json(process.stdout)
+        if reply.get("success"):
+            say(f"registered the key of {name}")
+            nodes[name] = (str(reply["node-id"]), keys[name])
+        elif "already" not in output.lower():
+            raise DataError(f"the SuperLink refused the key of {name}: {' '.join(output.split())[-300:]}")
+    write(memory, json.dumps(nodes))
+    return keys
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _last_json(text: str) -> dict[str, Any]:
+    """The JSON object in what a command printed."""
+    start = text.find("{")
+    try:
+        return dict(json.loads(text[start:])) if start >= 0 else {}
+    except ValueError:
+        return {}
+
+
+def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[str, int], say: Say) -> None:
+    """Run a command and pass on its lines; give up when the SuperLink is gone."""
+    process = subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    lines: Queue[str | None] = Queue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    gone = f"the SuperLink at {link[0]}:{link[1]} is gone, and the run with it. Start it, and run again"
+    seen, run_id = time.monotonic(), ""
+    try:
+        while True:
+            try:
+                line = lines.get(timeout=2.0)
+            except Empty:
+                if is_open(*link):
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > GONE:
+                    raise DataError(gone) from None
+                continue
+            if line is None:
+                break
+            text = _plain(line)
+            run_id = (re.findall(r"started run (\d+)", text) or [run_id])[0]
+            if text:
+                say(text)
+    except BaseException as error:
+        process.terminate()
+        if isinstance(error, KeyboardInterrupt) and run_id:
+            subprocess.run(["flwr", "stop", run_id, LINK], env=dict(environment), capture_output=True, check=False)
+        raise
+    finally:
+        process.wait()
+        reader.join()
+        if process.stdout:
+            process.stdout.close()
+    if process.returncode:
+        raise DataError("Flower could not run the app; what it said stands above" if is_open(*link) else gone)
+
+
+def _plain(line: str) -> str:
+    """A line of a log without colours and levels."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
+    return re.sub(r"^(INFO|WARNING|ERROR|DEBUG)\s*:\s*", "", text)

@@ -1,0 +1,1 @@
+"""The Flower app of a fedsolve deployment; all its code is in the library."""

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Starts this site's node, and again when it ends: a node whose key is not registered yet, or that was cut off a moment
+# ago, is refused at first. Ctrl-C or kill stops it.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/site.env"
+@switches
+export FLWR_HOME="$here/home"
+case $DATA in /*) ;; *) DATA=$here/$DATA ;; esac
+case $STATE in /*) ;; *) STATE=$here/$STATE ;; esac
+trap 'kill "$child" 2>/dev/null; wait; exit 0' INT TERM
+while :; do
+  flower-supernode --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
+    --auth-supernode-private-key "$here/node.key" --host 127.0.0.1 --port "$PORT" \
+    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\"" &
+  child=$!
+  wait "$child"
+  echo "the node of $NAME ended; next try in 5 s" >&2
+  sleep 5 &
+  child=$!
+  wait "$child"
+done
