@@ -70,9 +70,11 @@ def test_a_column_named_as_an_attribute_of_other_frames() -> None:
 
 
 @every_kind
-def test_texts_beside_numbers_leave_the_numbers_as_they_are(frame_of: Maker) -> None:
-    array = in_columns(frame_of({"sex": ["f", "m"], "age": [30.25, 40.0]}), ("age", "sex"), "X")
-    assert array.tolist() == [[30.25, "f"], [40.0, "m"]]
+@pytest.mark.parametrize("others", [["f", "m"], np.array(["2024-01-31", "2024-02-29"], dtype="datetime64[s]")])
+def test_what_is_no_number_leaves_the_numbers_beside_it_as_they_are(frame_of: Maker, others: Any) -> None:
+    array = in_columns(frame_of({"other": others, "age": [30.25, 40.0]}), ("age", "other"), "X")
+    assert array.dtype == object
+    assert array[:, 0].tolist() == [30.25, 40.0]
 
 
 @pytest.mark.parametrize("names", [NAMES, ()])
