@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from fedsolve.runtime.inprocess import run as run
     from fedsolve.solver import Solution as Solution
     from fedsolve.solver import solve as solve
-    from fedsolve.study.export import estimator as estimator
-    from fedsolve.study.export import to_onnx as to_onnx
+    from fedsolve.study.estimator import estimator as estimator
+    from fedsolve.study.onnx import to_onnx as to_onnx
 
 __version__ = "0.1.0"
 
@@ -70,7 +70,6 @@ _HOMES = {
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
-    "fedsolve.study.export": ("estimator", "to_onnx"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),
@@ -80,6 +79,8 @@ _HOMES = {
     "fedsolve.result": ("Result",),
     "fedsolve.runtime.inprocess": ("run",),
     "fedsolve.solver": ("Solution", "solve"),
+    "fedsolve.study.estimator": ("estimator",),
+    "fedsolve.study.onnx": ("to_onnx",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

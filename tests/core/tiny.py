@@ -1,4 +1,4 @@
-"""A tiny ONNX network."""
+"""A tiny ONNX network, and a tiny model whose classes and columns have names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedsolve as fs
+
+FRUITS = ["pear", "quince", "apple"]  # not sorted, and not sorted by exchanging two of them
+COLUMNS = ("sugar", "acid", "weight", "age")
 NORMAL = "mean=0.5/0.5/0.5,std=0.5/0.5/0.5"
 
 
@@ -55,3 +59,13 @@ def write_onnx(
     model.ir_version = 8
     onnx.save(model, str(path))
     return path
+
+
+def fruits() -> tuple[fs.Model, np.ndarray, np.ndarray]:
+    """A model that tells three fruits apart without error, samples, and the names of their true classes."""
+    rng, y = np.random.default_rng(0), np.arange(120) % 3
+    x = np.eye(4)[y] + rng.normal(scale=0.1, size=(120, 4))
+    table = fs.Table.make("fruits", x, y, class_names=FRUITS, feature_names=COLUMNS)
+    result = fs.run(fs.AFL(ridge=0.1, intercept=True), table.split("iid", clients=2, test=0))
+    assert result.shared is not None
+    return result.shared, x, np.array(FRUITS)[y]

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import codec
-from fedsolve import reproduce as recipes
+from fedsolve import codec, reproduce
 from fedsolve.study import compare, experiment
 
 with warnings.catch_warnings():  # typer imports names that its own click calls deprecated: not ours to mend
@@ -779,14 +778,14 @@ def test_reproduce_says_first_what_is_missing_and_runs_the_rest(
 ) -> None:
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     base = experiment.Settings(method="afl", data="digits", clients=3, alone=False)
-    cells = [recipes.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(2)]
-    cells.append(recipes.Cell("AFL", "there", 80.0, replace(base, data="cifar10")))
+    cells = [reproduce.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(2)]
+    cells.append(reproduce.Cell("AFL", "there", 80.0, replace(base, data="cifar10")))
     made = {"tiny-1": cells[:2], "tiny-2": cells}
 
-    def create(name: str, scale: str) -> recipes.Recipe:
-        return recipes.Recipe(name, f"{name}, a table", f"At the scale {scale}.", tuple(made[name]))
+    def create(name: str, scale: str) -> reproduce.Recipe:
+        return reproduce.Recipe(name, f"{name}, a table", f"At the scale {scale}.", tuple(made[name]))
 
-    monkeypatch.setattr(recipes, "RECIPES", {name: create for name in made})
+    monkeypatch.setattr(reproduce, "RECIPES", {name: create for name in made})
     done = command("reproduce", "all", "--out", "out")
     assert done.code == 0
     lines = done.err.splitlines()
@@ -804,8 +803,8 @@ def test_reproduce_says_first_what_is_missing_and_runs_the_rest(
 
 def test_a_stopped_reproduce_says_how_to_go_on_and_does(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     base = experiment.Settings(method="afl", data="digits", clients=3, alone=False)
-    cells = tuple(recipes.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(3))
-    monkeypatch.setattr(recipes, "RECIPES", {"tiny": lambda name, _: recipes.Recipe(name, "A table", "", cells)})
+    cells = tuple(reproduce.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(3))
+    monkeypatch.setattr(reproduce, "RECIPES", {"tiny": lambda name, _: reproduce.Recipe(name, "A table", "", cells)})
     true, executed = compare.execute, []
 
     def execute(settings: Any, *rest: Any, **more: Any) -> Any:

@@ -22,7 +22,7 @@ def export_command(
     a scikit-learn classifier.
     """
     from fedsolve.errors import unknown
-    from fedsolve.study.export import to_onnx
+    from fedsolve.study.onnx import to_onnx
 
     if to != "onnx":
         raise unknown("format", to, ("onnx",))

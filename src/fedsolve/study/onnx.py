@@ -1,4 +1,4 @@
-"""Saved models for other programs: an ONNX graph from raw inputs to scores, or a scikit-learn classifier."""
+"""Saved models for programs without fedsolve: one ONNX graph from raw inputs to scores and label."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
 
 from fedsolve.arrays import Array
 from fedsolve.codec import write_bytes
@@ -16,117 +14,47 @@ from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.backbone import Backbone
 from fedsolve.model import Model, load_model
+from fedsolve.study.linear import linear_map
 
 OPSET, IR = 17, 8  # read by every onnxruntime since 1.12
-
-
-class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A trained model as a scikit-learn classifier: in pipelines, scorers, calibration and plots.
-
-    It is trained already; `fit` is there for scikit-learn and refuses. Labels are class names where the model has them.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The labels, sorted as scikit-learn wants them: the order of the columns of `decision_function`."""
-        return np.asarray(self._names[self._order])
-
-    @property
-    def _names(self) -> NDArray[Any]:
-        task = self.model.task
-        return np.array(task.class_names) if task.class_names else np.arange(task.classes)
-
-    @property
-    def _order(self) -> NDArray[np.int64]:
-        return np.argsort(self._names)
-
-    @property
-    def n_features_in_(self) -> int:
-        """How many numbers an input has."""
-        return int(np.prod(self.model.task.inputs))
-
-    @property
-    def coef_(self) -> Array:
-        """Weights, classes x features, of a linear model."""
-        return np.ascontiguousarray(_linear(self.model)[0].T[self._order])
-
-    @property
-    def intercept_(self) -> Array:
-        """A number a class."""
-        return np.asarray(_linear(self.model)[1][self._order])
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Classifier:
-        """Refuse: the federation has trained it."""
-        raise DataError("this classifier is trained already; wrap it in sklearn.frozen.FrozenEstimator to keep it so")
-
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Scores; of two classes, as scikit-learn has it, the second's lead over the first."""
-        scores = self.model.scores(self._shaped(X))[:, self._order]
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The label of each sample."""
-        return np.asarray(self._names[self.model.predict(self._shaped(X))])
-
-    def _shaped(self, inputs: ArrayLike) -> Array:
-        """Rows as scikit-learn has them, in the shape the model takes."""
-        x = np.asarray(inputs)
-        return x.reshape(len(x), *self.model.task.inputs) if x.ndim == 2 and -1 not in self.model.task.inputs else x
-
-
-def estimator(model: Model | str | Path) -> Classifier:
-    """A scikit-learn classifier from a model, or from the file of one."""
-    return Classifier(model if isinstance(model, Model) else load_model(model))
 
 
 def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
     """Write a linear model with its feature map as one ONNX file: from raw inputs to "scores" and "label".
 
-    A backbone that is an ONNX file itself becomes part of it. Resizing and cropping stay with the caller: a backbone
-    whose pictures are resized first takes pictures that are.
+    Scores have one column per class in the model's order, and a label is the number of such a column; the names are in
+    the file's metadata. A backbone that is an ONNX file itself becomes part of it. Resizing and cropping stay with the
+    caller: a backbone whose pictures are resized first takes pictures that are.
+
+    >>> import tempfile
+    >>> import fedsolve as fs
+    >>> result = fs.run(fs.FedHiP(), fs.load("digits").split("iid", clients=4))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fs.to_onnx(result.models["client-00"], Path(folder) / "model.onnx").name
+    'model.onnx'
     """
     try:
         import onnx
     except ImportError as error:
         raise DataError("writing ONNX needs onnx: pip install 'fedsolve[export]'") from error
-    known = model if isinstance(model, Model) else load_model(model)
-    weights, intercept = _linear(known)
-    graph = _Graph(onnx)
-    chain = known.task.features.maps if isinstance(known.task.features, maps.Chain) else (known.task.features,)
-    last, shape = graph.start(known.task.inputs, chain[0])
+    trained = model if isinstance(model, Model) else load_model(model)
+    weights, intercept = linear_map(trained)
+    graph, task = _Graph(onnx), trained.task
+    chain = task.features.maps if isinstance(task.features, maps.Chain) else (task.features,)
+    last, shape = graph.start(task.inputs, chain[0])
     for each in chain:
         last, shape = graph.add_map(each, last, shape)
-    scores = graph.node(
-        "Add", graph.node("MatMul", last, graph.constant(weights)), graph.constant(intercept), name="scores"
-    )
+    product = graph.node("MatMul", last, graph.constant(weights))
+    scores = graph.node("Add", product, graph.constant(intercept), name="scores")
     graph.node("ArgMax", scores, name="label", axis=1, keepdims=0)
-    built = graph.model(
-        {"scores": (onnx.TensorProto.DOUBLE, ["n", len(intercept)]), "label": (onnx.TensorProto.INT64, ["n"])}
-    )
-    for name, value in known.metadata().items():
-        entry = built.metadata_props.add()
+    kinds = onnx.TensorProto
+    file = graph.model({"scores": (kinds.DOUBLE, ["n", len(intercept)]), "label": (kinds.INT64, ["n"])})
+    for name, value in trained.metadata().items():
+        entry = file.metadata_props.add()
         entry.key, entry.value = name, value
-    onnx.checker.check_model(built)
-    write_bytes(Path(out), built.SerializeToString())
+    onnx.checker.check_model(file)
+    write_bytes(Path(out), file.SerializeToString())
     return Path(out)
-
-
-def _linear(model: Model) -> tuple[Array, Array]:
-    """Weights and intercept of a model that is nothing but them."""
-    arrays = {name: array for name, array in model.arrays.items() if array.ndim > 0}
-    weights = arrays.get("weight")
-    if weights is None or not arrays.keys() <= {"weight", "intercept"} or weights.ndim != 2:
-        raise DataError(
-            f"the model of {model.owner!r} ({model.method.name}) is not one linear map; export takes those of local, "
-            "afl, fedhip and fedprior"
-        )
-    return weights, arrays.get("intercept", np.zeros(weights.shape[1]))
 
 
 class _Graph:
@@ -152,9 +80,9 @@ class _Graph:
     def node(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """One operation; the name of what comes out."""
         self._count += 1
-        made = name or f"v{self._count}"
-        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), [made], **attributes))
-        return made
+        output = name or f"v{self._count}"
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), [output], **attributes))
+        return output
 
     def constant(self, value: Array) -> str:
         """An array that is part of the graph."""
@@ -163,7 +91,7 @@ class _Graph:
         return f"c{self._count}"
 
     def number(self, value: float) -> str:
-        """A constant number."""
+        """A double that is part of the graph."""
         return self.constant(np.array(value, dtype=np.float64))
 
     def add_map(self, each: maps.FeatureMap, last: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -224,25 +152,23 @@ class _Graph:
         return self.node("Cast", output, to=kinds.DOUBLE)
 
     def model(self, outputs: dict[str, tuple[int, list[Any]]]) -> Any:
-        """The whole."""
+        """The graph as an ONNX model with these outputs: by name, their kind and shape."""
         helper = self._onnx.helper
-        made = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()]
-        graph = helper.make_graph(self._nodes, "fedsolve", [self._entry], made, self._constants)
+        exits = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()]
+        graph = helper.make_graph(self._nodes, "fedsolve", [self._entry], exits, self._constants)
         versions = [helper.make_opsetid("", OPSET)]
         if self._backbone is not None:
-            found = {each.domain: each.version for each in self._backbone.opset_import}
-            if found.get("", found.get("ai.onnx")) != OPSET:
-                converted = "convert it with onnx.version_converter"
-                raise DataError(f"the backbone is of opset {found.get('', 0)}, the head of {OPSET}: {converted}")
-            versions += [helper.make_opsetid(name, number) for name, number in found.items() if name]
+            opsets = {each.domain: each.version for each in self._backbone.opset_import}
+            if opsets.get("", opsets.get("ai.onnx")) != OPSET:
+                way_out = "convert it with onnx.version_converter"
+                raise DataError(f"the backbone is of opset {opsets.get('', 0)}, the head of {OPSET}: {way_out}")
+            versions += [helper.make_opsetid(name, number) for name, number in opsets.items() if name]
         return helper.make_model(graph, opset_imports=versions, ir_version=IR, producer_name="fedsolve")
 
 
 def _gelu(graph: _Graph, z: str) -> str:
     kinds = graph._onnx.TensorProto
-    single = graph.node(
-        "Cast", graph.node("Mul", z, graph.number(0.5**0.5)), to=kinds.FLOAT
-    )  # runtimes have erf in single
+    single = graph.node("Cast", graph.node("Mul", z, graph.number(0.5**0.5)), to=kinds.FLOAT)  # as runtimes have erf
     share = graph.node("Cast", graph.node("Erf", single), to=kinds.DOUBLE)
     return graph.node("Mul", graph.node("Mul", z, graph.number(0.5)), graph.node("Add", share, graph.number(1.0)))
 

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsolve import reproduce as recipes
+from fedsolve import reproduce
 from fedsolve.errors import UnknownNameError
+from fedsolve.reproduce.cells import ONNX, published
+from fedsolve.reproduce.run import folder_name, seconds_left
 from fedsolve.study.experiment import Settings, method_of
 
-EVERY = [(name, scale) for name in recipes.RECIPES for scale in recipes.SCALES]
+EVERY = [(name, scale) for name in reproduce.RECIPES for scale in reproduce.SCALES]
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)
 def test_every_cell_can_be_run_or_says_why_not(name: str, scale: str) -> None:
-    recipe = recipes.create(name, scale)
+    recipe = reproduce.create(name, scale)
     assert recipe.cells
     for cell in recipe.cells:
-        assert cell.figure in recipes.FIGURES
+        assert cell.figure in reproduce.FIGURES
         assert (cell.settings is None) == bool(cell.why)
         if cell.settings is not None:
             method_of(cell.settings)  # its parameters exist and are in their domains
@@ -31,13 +33,13 @@ def test_every_cell_can_be_run_or_says_why_not(name: str, scale: str) -> None:
 
 
 def test_every_results_table_of_every_paper_has_a_recipe() -> None:
-    tables = {f"{paper.lower()}-{table[5:]}" for paper, found in recipes._papers().items() for table in found}
-    assert tables == set(recipes.RECIPES)
+    tables = {f"{paper.lower()}-{table[5:]}" for paper, each in published().items() for table in each}
+    assert tables == set(reproduce.RECIPES)
 
 
 def test_figures_of_the_papers_are_where_they_stand_in_them() -> None:
     def paper(name: str, row: str, column: str) -> float | None:
-        cells = {(cell.row, cell.column): cell.paper for cell in recipes.create(name).cells}
+        cells = {(cell.row, cell.column): cell.paper for cell in reproduce.create(name).cells}
         return cells[row, column]
 
     assert paper("afl-1", "CIFAR-10, alpha = 0.1", "AFL") == 80.75
@@ -56,70 +58,70 @@ def test_figures_of_the_papers_are_where_they_stand_in_them() -> None:
 
 
 def test_taking_the_ridge_out_is_no_ridge() -> None:
-    cells = {(cell.row, cell.column): cell for cell in recipes.create("afl-3").cells}
+    cells = {(cell.row, cell.column): cell for cell in reproduce.create("afl-3").cells}
     with_it, without = (cells["K = 500", f"gamma = 10, {way} RI"].settings for way in ("with", "without"))
     assert with_it is not None
     assert without is not None
     assert (with_it.set["ridge"], without.set["ridge"]) == (0.0, 5000.0)
 
 
-def small(**more: Any) -> recipes.Recipe:
+def small(**more: Any) -> reproduce.Recipe:
     base = Settings(method="afl", data="digits", clients=4, partition="iid", alone=False)
     cells = (
-        recipes.Cell("AFL", "iid", 90.0, base, seeds=(0, 1)),
-        recipes.Cell("AFL", "pooled", 91.0, base, figure="pooled"),
-        recipes.Cell("FedHiP", "iid", 92.5, replace(base, method="fedhip", set={"alpha": 5.0})),
-        recipes.Cell("FedWho", "iid", 50.0, why="FedWho is not in the catalogue"),
+        reproduce.Cell("AFL", "iid", 90.0, base, seeds=(0, 1)),
+        reproduce.Cell("AFL", "pooled", 91.0, base, figure="pooled"),
+        reproduce.Cell("FedHiP", "iid", 92.5, replace(base, method="fedhip", set={"alpha": 5.0})),
+        reproduce.Cell("FedWho", "iid", 50.0, why="FedWho is not in the catalogue"),
     )
-    return recipes.Recipe("small", "A small table", "On digits.", cells, **more)
+    return reproduce.Recipe("small", "A small table", "On digits.", cells, **more)
 
 
 def test_a_table_is_run_once_and_written(tmp_path: Path) -> None:
-    told: list[str] = []
-    outcome = recipes.reproduce(small(), tmp_path, lambda method, *_: told.append(method))
-    assert sorted(told) == ["afl", "afl", "fedhip"]  # the run that two cells share is one
-    found = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("result.json")]
-    own = {(each["method"], each["settings"]["seed"]): each for each in found}
-    wanted = 50 * (own["afl", 0]["accuracy"]["mean"] + own["afl", 1]["accuracy"]["mean"])
-    assert outcome.ours["AFL", "iid"] == pytest.approx(wanted)
-    assert outcome.ours["AFL", "pooled"] == pytest.approx(100 * own["afl", 0]["accuracy"]["pooled"])
+    reported: list[str] = []
+    table = reproduce.reproduce(small(), tmp_path, lambda method, *_: reported.append(method))
+    assert sorted(reported) == ["afl", "afl", "fedhip"]  # the run that two cells share is one
+    results = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("result.json")]
+    accuracy = {(each["method"], each["settings"]["seed"]): each["accuracy"] for each in results}
+    mean = 50 * (accuracy["afl", 0]["mean"] + accuracy["afl", 1]["mean"])
+    assert table.ours["AFL", "iid"] == pytest.approx(mean)
+    assert table.ours["AFL", "pooled"] == pytest.approx(100 * accuracy["afl", 0]["pooled"])
     text = (tmp_path / "table.md").read_text()
-    assert f"| AFL | 90.00 / {wanted:.2f} | 91.00 / " in text
+    assert f"| AFL | 90.00 / {mean:.2f} | 91.00 / " in text
     assert "| FedWho | 50.00 / - |  |" in text
     assert "- not run: FedWho is not in the catalogue" in text
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("result.json")}
-    again = recipes.reproduce(small(), tmp_path, lambda *_: None)
-    assert again.ours == outcome.ours
+    again = reproduce.reproduce(small(), tmp_path, lambda *_: None)
+    assert again.ours == table.ours
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
 
 
 def test_a_run_that_fails_leaves_its_cell_empty_and_says_why(tmp_path: Path) -> None:
-    broken = recipes.Cell("X", "y", 1.0, Settings(method="afl", data="digits", clients=4, test="official"))
+    broken = reproduce.Cell("X", "y", 1.0, Settings(method="afl", data="digits", clients=4, test="official"))
     recipe = replace(small(), cells=(*small().cells[1:2], broken))
-    outcome = recipes.reproduce(recipe, tmp_path, lambda *_: None)
-    assert list(outcome.ours) == [("AFL", "pooled")]
+    table = reproduce.reproduce(recipe, tmp_path, lambda *_: None)
+    assert list(table.ours) == [("AFL", "pooled")]
     assert "- not run: X, y: digits has no official test set" in (tmp_path / "table.md").read_text()
 
 
 def test_unknown_recipes_are_named() -> None:
     with pytest.raises(UnknownNameError, match="unknown recipe 'fedhip-9'"):
-        recipes.create("fedhip-9")
+        reproduce.create("fedhip-9")
     with pytest.raises(UnknownNameError, match="unknown scale"):
-        recipes.create("fedhip-2", "moon")
+        reproduce.create("fedhip-2", "moon")
 
 
 # --- at the scale `here` ---
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", reproduce.RECIPES)
 def test_what_differs_here_is_said_and_every_method_we_have_is_in_some_column(name: str) -> None:
-    here, paper = recipes.create(name), recipes.create(name, "paper")
+    here, paper = reproduce.create(name), reproduce.create(name, "paper")
     assert [(cell.row, cell.column, cell.paper) for cell in here.cells] == [
         (cell.row, cell.column, cell.paper) for cell in paper.cells
     ]
     assert here.note != paper.note
 
-    def methods(recipe: recipes.Recipe) -> set[str]:
+    def methods(recipe: reproduce.Recipe) -> set[str]:
         return {run.method for cell in recipe.cells for run in cell.runs()}
 
     assert methods(here) == methods(paper)
@@ -138,35 +140,35 @@ def write_data(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", x=x, y=y, x_test=x_test, y_test=y_test)
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("name", reproduce.RECIPES)
 def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell of each method of the table, on very small data, one round of what takes several."""
+    """One cell per method of the table, on very small data, one round of what takes several."""
     write_data(tmp_path)
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
-    recipe = recipes.create(name)
+    recipe = reproduce.create(name)
     cells = {}
     for cell in recipe.cells:
         if cell.settings is not None and cell.settings.method not in cells:
-            own = {**cell.settings.set, "rounds": 1} if "rounds" in cell.settings.set else cell.settings.set
-            own = {**own, "d_primary": 32, "d_refine": 32} if cell.settings.method == "apfl" else own
-            natural = cell.settings.partition == "by-client"
-            settings = replace(cell.settings, clients=cell.settings.clients if natural else 5, set=own, eval_every=1)
+            brief = {"rounds": 1} if "rounds" in cell.settings.set else {}
+            brief |= {"d_primary": 32, "d_refine": 32} if cell.settings.method == "apfl" else {}
+            clients = cell.settings.clients if cell.settings.partition == "by-client" else 5
+            settings = replace(cell.settings, clients=clients, set={**cell.settings.set, **brief}, eval_every=1)
             cells[settings.method] = replace(cell, settings=settings)
-    outcome = recipes.reproduce(replace(recipe, cells=tuple(cells.values())), tmp_path / "out", lambda *_: None)
-    assert outcome.failures == {}
-    assert set(outcome.ours) == {(cell.row, cell.column) for cell in cells.values()}
+    table = reproduce.reproduce(replace(recipe, cells=tuple(cells.values())), tmp_path / "out", lambda *_: None)
+    assert table.failures == {}
+    assert set(table.ours) == {(cell.row, cell.column) for cell in cells.values()}
 
 
 def test_features_made_before_come_first_then_onnx_then_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sources() -> set[tuple[str, str]]:
-        cells = recipes.create("afl-4").cells
+        cells = reproduce.create("afl-4").cells
         return {(cell.settings.data, cell.settings.features) for cell in cells if cell.settings is not None}
 
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     assert sources() == {("cifar10", "efficientnet-lite0"), ("cifar100", "efficientnet-lite0")}
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
-    (tmp_path / recipes.ONNX).touch()
-    assert sources() == {(name, f"onnx:{tmp_path / recipes.ONNX}") for name in ("cifar10", "cifar100")}
+    (tmp_path / ONNX).touch()
+    assert sources() == {(name, f"onnx:{tmp_path / ONNX}") for name in ("cifar10", "cifar100")}
     (tmp_path / "cifar100-features.npz").touch()
     assert ("cifar100-features", "identity") in sources()
 
@@ -177,24 +179,24 @@ def test_features_made_before_come_first_then_onnx_then_torch(tmp_path: Path, mo
 def test_what_is_lacking_is_said_once_and_the_rest_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     absent = Settings(method="afl", data="cifar10", clients=4, alone=False)
-    more = [recipes.Cell("AFL", column, 1.0, absent, seeds=(seed,)) for seed, column in enumerate("ab")]
+    more = [reproduce.Cell("AFL", column, 1.0, absent, seeds=(seed,)) for seed, column in enumerate("ab")]
     recipe = replace(small(), cells=(*small().cells, *more))
-    ((reason, count),) = recipes.lacking(recipe).items()
+    ((reason, count),) = reproduce.lacking(recipe).items()
     assert count == 2
     assert reason.startswith("cifar10 is not here: put cifar-10-binary.tar.gz")
     assert "FEDSOLVE_DATA" in reason
-    told: list[str] = []
-    outcome = recipes.reproduce(recipe, tmp_path, lambda method, *_: told.append(method))
-    assert sorted(told) == ["afl", "afl", "fedhip"]  # what cannot be is not tried
-    assert outcome.markdown().count("cifar10 is not here") == 1
-    assert recipes.lacking(small()) == {}
+    reported: list[str] = []
+    table = reproduce.reproduce(recipe, tmp_path, lambda method, *_: reported.append(method))
+    assert sorted(reported) == ["afl", "afl", "fedhip"]  # what cannot be is not tried
+    assert table.markdown().count("cifar10 is not here") == 1
+    assert reproduce.lacking(small()) == {}
 
 
 def test_recipes_that_share_a_folder_share_their_runs(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    first = recipes.reproduce(small(), tmp_path / "one", lambda *_: None, runs=runs)
+    first = reproduce.reproduce(small(), tmp_path / "one", lambda *_: None, runs=runs)
     stamps = {path: path.stat().st_mtime_ns for path in runs.rglob("result.json")}
-    again = recipes.reproduce(replace(small(), name="other"), tmp_path / "two", lambda *_: None, runs=runs)
+    again = reproduce.reproduce(replace(small(), name="other"), tmp_path / "two", lambda *_: None, runs=runs)
     assert again.ours == first.ours
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("result.json")} == stamps
     assert (tmp_path / "two" / "table.md").is_file()
@@ -202,18 +204,18 @@ def test_recipes_that_share_a_folder_share_their_runs(tmp_path: Path) -> None:
 
 
 def test_all_is_every_recipe() -> None:
-    assert [recipe.name for recipe in recipes.chosen("all")] == list(recipes.RECIPES)
-    assert [recipe.name for recipe in recipes.chosen("afl-2", "paper")] == ["afl-2"]
+    assert [recipe.name for recipe in reproduce.chosen("all")] == list(reproduce.RECIPES)
+    assert [recipe.name for recipe in reproduce.chosen("afl-2", "paper")] == ["afl-2"]
 
 
 def test_the_time_left_is_that_of_the_runs_of_the_same_method() -> None:
     runs = [Settings(method="afl"), Settings(method="fedavg"), Settings(method="fedapa")]
-    assert recipes._left(runs, {"afl": [1.0, 3.0], "fedavg": [20.0]}) == pytest.approx(2 + 20 + 8)
-    assert recipes._left(runs[:0], {"afl": [1.0]}) == 0.0
+    assert seconds_left(runs, {"afl": [1.0, 3.0], "fedavg": [20.0]}) == pytest.approx(2 + 20 + 8)
+    assert seconds_left(runs[:0], {"afl": [1.0]}) == 0.0
 
 
 def test_runs_that_differ_in_anything_have_places_of_their_own() -> None:
     base = Settings(method="afl", data="digits", clients=4)
     others = [{"limit": 5}, {"test": "global"}, {"seed": 1}, {"set": {"ridge": 2.0}}, {"features": "unit"}]
-    places = {recipes._place(base), *(recipes._place(replace(base, **other)) for other in others)}
+    places = {folder_name(base), *(folder_name(replace(base, **other)) for other in others)}
     assert len(places) == 1 + len(others)

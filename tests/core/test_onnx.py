@@ -1,7 +1,8 @@
-"""Exported models predict as the models they come from."""
+"""Exported graphs predict as the models they come from."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import fedsolve as fs
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 
-from .tiny import NORMAL, write_onnx
+from .tiny import FRUITS, NORMAL, fruits, write_onnx
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -39,9 +40,8 @@ def test_onnx_gives_the_same_scores(features: str, tmp_path: Path) -> None:
     model, x = trained(features, fs.FedHiP(intercept=features != "ones"))
     x = np.concatenate([x, np.zeros((1, 64))])
     scores, label = run_onnx(fs.to_onnx(model, tmp_path / "m.onnx"), x)
-    wanted = model.scores(x)
     np.testing.assert_allclose(
-        scores, wanted, rtol=1e-5 if "gelu" in features else 1e-9, atol=1e-6 if "gelu" in features else 1e-10
+        scores, model.scores(x), rtol=1e-5 if "gelu" in features else 1e-9, atol=1e-6 if "gelu" in features else 1e-10
     )
     np.testing.assert_array_equal(label, model.predict(x))
 
@@ -104,39 +104,16 @@ def test_what_has_no_form_in_onnx_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_scikit_learn_takes_it(tmp_path: Path) -> None:
-    from sklearn.inspection import permutation_importance
-    from sklearn.metrics import accuracy_score
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer
-
-    model, x = trained("identity", fs.FedHiP(intercept=True))
-    model.save(tmp_path / "m.safetensors")
-    y = fs.load("digits").labels
-    found = fs.estimator(tmp_path / "m.safetensors")
-    assert found.score(x, y) == accuracy_score(y, model.predict(x))
-    np.testing.assert_array_equal(make_pipeline(FunctionTransformer(), found).predict(x), model.predict(x))
-    np.testing.assert_allclose(x @ found.coef_.T + found.intercept_, found.decision_function(x))
-    assert permutation_importance(found, x[:50], y[:50], n_repeats=2, random_state=0).importances.shape == (64, 2)
-    with pytest.raises(DataError, match="trained already"):
-        found.fit(x, y)
-
-
-def test_class_names_and_two_classes() -> None:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.frozen import FrozenEstimator
-
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 4))
-    y = (x[:, 0] > 0).astype(int)
-    federation = fs.Federation.from_arrays({"a": {"train": (x, y)}}, class_names=["well", "ill"])
-    model = fs.run(fs.AFL(intercept=True), federation).models["a"]
-    found = fs.estimator(model)
-    assert set(found.predict(x)) == {"well", "ill"}
-    assert found.decision_function(x).shape == (200,)
-    names = np.array(["well", "ill"])[y]
-    calibrated = CalibratedClassifierCV(FrozenEstimator(found)).fit(x, names)
-    assert calibrated.score(x, names) > 0.9
+def test_columns_and_labels_follow_the_model_whatever_the_names_of_its_classes(tmp_path: Path) -> None:
+    model, x, truth = fruits()
+    out = fs.to_onnx(model, tmp_path / "m.onnx")
+    scores, label = run_onnx(out, x)
+    metadata = ort.InferenceSession(str(out)).get_modelmeta().custom_metadata_map
+    names = json.loads(metadata["class_names"])
+    assert names == FRUITS
+    np.testing.assert_array_equal(np.array(names)[label], truth)
+    np.testing.assert_array_equal(np.array(names)[scores.argmax(axis=1)], truth)
+    np.testing.assert_allclose(scores, model.scores(x), rtol=1e-9, atol=1e-9)
 
 
 def test_the_command(tmp_path: Path) -> None:

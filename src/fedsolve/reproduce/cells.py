@@ -1,0 +1,85 @@
+"""What recipes are put together from: the published figures, the experiment of a data set, a cell for a method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedsolve.data import archives
+from fedsolve.methods import CATALOGUE
+from fedsolve.reproduce.recipe import LEFT_OUT, Cell, Scale
+from fedsolve.study.experiment import Settings
+
+IMAGES_HERE = 20_000  # at most, where networks are trained or features are extracted at the scale `here`
+ONNX = "effnetlite0_224.onnx"  # in the folder of data: EfficientNet-Lite0 without torch
+NAMES = {"FedAvg+FT": "fedavg-ft", "FedProx+FT": "fedprox-ft", "DBE": "feddbe"}  # others: in small letters
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The papers' own figures, by paper and table."""
+    text = resources.files("fedsolve.reproduce").joinpath("papers.json").read_text(encoding="utf-8")
+    papers: dict[str, Any] = json.loads(text)
+    return papers
+
+
+def method_name(words: str) -> str | None:
+    """The name here of a method of a paper; None where it is not in the catalogue."""
+    name = NAMES.get(words, words.lower())
+    return name if name in CATALOGUE else None
+
+
+def cell_of(
+    row: str,
+    column: str,
+    paper: float | None,
+    base: Settings | str,
+    method: str,
+    *,
+    parameters: Mapping[str, Any] = NOTHING,
+    seeds: tuple[int, ...] = (0,),
+    figure: str = "mean",
+) -> Cell:
+    """A cell for a method of the paper; `base` is its experiment, or why there is none."""
+    name = method_name(method)
+    if name is None:
+        return Cell(row, column, paper, why=f"{method} is not in the catalogue")
+    if isinstance(base, str):
+        return Cell(row, column, paper, why=base)
+    settings = replace(base, method=name, alone=False, set={**base.set, **parameters})
+    return Cell(row, column, paper, settings, seeds=seeds, figure=figure)
+
+
+def trained(base: Settings, parameters: Mapping[str, Any]) -> Settings:
+    """A gradient method on these data, evaluated once, after its last round."""
+    return replace(base, set=parameters, eval_every=parameters["rounds"])
+
+
+def seeds_of(scale: Scale) -> tuple[int, ...]:
+    """Three seeds in the papers, one here."""
+    return (0, 1, 2) if scale == "paper" else (0,)
+
+
+def images(dataset: str, scale: Scale, backbone: str) -> Settings | str:
+    """A data set of the papers with its features, or why there is none at this scale."""
+    name = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}.get(dataset, dataset.lower())
+    if scale == "paper":
+        return Settings(data=name, features=f"hf:{backbone}")
+    if dataset not in ("CIFAR-10", "CIFAR-100"):
+        return f"{dataset}: {LEFT_OUT}"
+    home, limit = archives.folder(), IMAGES_HERE if dataset == "CIFAR-10" else None
+    if home is not None and (home / f"{name}-features.npz").is_file():
+        return Settings(data=f"{name}-features", limit=limit)  # extracted before
+    return Settings(data=name, features=_lite0(home), limit=limit)
+
+
+def _lite0(home: Path | None) -> str:
+    """EfficientNet-Lite0: as an ONNX file where there is one, which is several times faster than with torch."""
+    return f"onnx:{home / ONNX}" if home is not None and (home / ONNX).is_file() else "efficientnet-lite0"

@@ -1,0 +1,47 @@
+"""FedHiP: tables I to III."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedsolve.reproduce.cells import cell_of, published, seeds_of
+from fedsolve.reproduce.personal import NOTE, base_of, methods_by_split
+from fedsolve.reproduce.recipe import Builder, Recipe, Scale
+
+
+def table_1(name: str, scale: Scale) -> Recipe:
+    """Methods by split, with alpha chosen by each client; the paper's is the best on the test set."""
+    return methods_by_split("FedHiP", name, "FedHiP, table I (ours: alpha=auto)", scale)
+
+
+def table_2(name: str, scale: Scale) -> Recipe:
+    """The accuracy for each alpha, without beta."""
+    return _sweep(name, "FedHiP, table II: alpha, beta = 0, 50 clients", scale, "table2", {"beta": 0.0})
+
+
+def table_3(name: str, scale: Scale) -> Recipe:
+    """The accuracy for each beta, with the alpha of the paper."""
+    return _sweep(name, "FedHiP, table III: beta, alpha = 20, 50 clients", scale, "table3", {"alpha": 20.0})
+
+
+def _sweep(name: str, title: str, scale: Scale, table: str, fixed: Mapping[str, float]) -> Recipe:
+    """One row per split, one column per value of the parameter that varies."""
+    sweep = published()["FedHiP"][table]
+    ((parameter, values),) = sweep["grid"].items()
+    cells = [
+        cell_of(
+            f"Dirichlet {row['dirichlet']}",
+            f"{parameter} = {value:g}",
+            figure,
+            base_of(scale, "FedHiP", 50, row["dirichlet"]),
+            "FedHiP",
+            seeds=seeds_of(scale),
+            parameters={**fixed, parameter: value},
+        )
+        for row in sweep["rows"]
+        for value, figure in zip(values, row["values"], strict=True)
+    ]
+    return Recipe(name, title, NOTE[scale], tuple(cells))
+
+
+RECIPES: Mapping[str, Builder] = {"fedhip-1": table_1, "fedhip-2": table_2, "fedhip-3": table_3}
