@@ -233,6 +233,11 @@ class Group:
         """The mean over clients, of each run that has it."""
         return [value for run in self.runs if (value := run.mean(whose, metric)) is not None]
 
+    def beside(self, whose: Whose) -> list[float]:
+        """The same accuracies of another model; none unless every run has them, or seeds would not be the same."""
+        values = self.means(whose)
+        return values if len(values) == len(self.runs) else []
+
     def accuracy(self) -> float | None:
         """The mean accuracy over clients and seeds."""
         values = self.means()
@@ -306,7 +311,7 @@ def _without_copies(runs: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Ent
     """Runs by seed, and those that have the seed and the figures of another."""
     distinct: dict[tuple[int, str], Entry] = {}
     for run in runs:
-        distinct.setdefault((run.seed, json.dumps(run.clients, sort_keys=True)), run)
+        distinct.setdefault((run.seed, json.dumps([run.figures(), run.figures("global")])), run)
     kept = tuple(sorted(distinct.values(), key=lambda run: run.seed))
     return kept, tuple(run for run in runs if not any(run is other for other in kept))
 

@@ -44,7 +44,7 @@ def _title(runs: Sequence[Entry]) -> str:
 
 def _foot(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
     copies = sum(len(group.copies) for part in parts for group in part.groups)
-    twice = f" ({count(copies, 'copy', 'copies')} of others counted once)" if copies else ""
+    twice = f" ({copies} of them {'a copy' if copies == 1 else 'copies'}, not counted twice)" if copies else ""
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return f"Written {when} from {count(len(runs), 'run')}{twice}; nothing was computed again."
 
@@ -106,7 +106,7 @@ def _single(group: Group) -> str:
     clients = max(len(run.figures()) for run in group.runs)
     over = f" over {count(clients, 'client')}" if clients else " over clients"
     text = f"<b>{html.escape(group.name)}</b>: {_percent(group.means())} accuracy on average{over}{_range(group)}"
-    beside = [("training alone", group.means("alone")), ("the global model", group.means("global"))]
+    beside = [("training alone", group.beside("alone")), ("the global model", group.beside("global"))]
     words = [f"{name} {_percent(means)}" for name, means in beside if means]
     return text + (f"; {', '.join(words)}" if words else "")
 
@@ -302,13 +302,13 @@ def _cell(shown: object, value: object = None, *, text: bool = False) -> str:
 # --- numbers in words ---
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> count(1, "run"), count(2, "run"), count(2, "copy", "copies")
-    ('1 run', '2 runs', '2 copies')
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
     """
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def size(number: float) -> str:

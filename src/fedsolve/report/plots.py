@@ -108,7 +108,7 @@ def accuracy_rows(groups: Sequence[Group]) -> list[Row]:
     alones: list[tuple[Group, Mapping[str, float]]] = []
     for group in groups:
         before = per_client(group, "alone")
-        if before and before not in shown:
+        if group.beside("alone") and before not in shown:
             alones.append((group, before))
             shown.append(before)
     rows = []
@@ -116,13 +116,13 @@ def accuracy_rows(groups: Sequence[Group]) -> list[Row]:
         clients, shared = per_client(group), per_client(group, "global")
         if clients or group.means():
             rows.append(Row(group.name, colour(group), clients, group.means()))
-        if shared and shared != clients:
-            rows.append(Row(f"{group.name}: global model", colour(group), shared, group.means("global")))
+        if group.beside("global") and shared != clients:
+            rows.append(Row(f"{group.name}: global model", colour(group), shared, group.beside("global")))
         if len(alones) > 1:
             names = [(f"{group.name}: training alone", before) for other, before in alones if other is group]
-            rows += [Row(name, colour(group), before, group.means("alone")) for name, before in names]
+            rows += [Row(name, colour(group), before, group.beside("alone")) for name, before in names]
     if len(alones) == 1:
-        rows.append(Row("training alone", INK, alones[0][1], alones[0][0].means("alone")))
+        rows.append(Row("training alone", INK, alones[0][1], alones[0][0].beside("alone")))
     return rows
 
 
@@ -163,12 +163,17 @@ def against(
     points = [(group, x, y) for group, x, y in costs if x is not None and y is not None]
     if len(points) < 2:
         return ""
+    from matplotlib.ticker import LogLocator
 
     def draw(figure: Any) -> dict[str, list[str]]:
         axes, words = figure.add_subplot(), {}
         positive = [x for _, x, _ in points if x > 0]
         least = min(positive, default=1.0) / 3
         axes.set_xscale("log")
+        low, high = least if len(positive) < len(points) else min(positive), max(positive, default=1.0)
+        margin = max(1.15, (6 * low / high) ** 0.5)  # at least a factor of six, so that there are two numbers to read
+        axes.set_xlim(low / margin, high * margin)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
         axes.xaxis.set_major_formatter(lambda value, _: words_of(value))
         axes.xaxis.set_minor_formatter("")
         for number, (group, x, y) in enumerate(points):
@@ -281,7 +286,14 @@ def _rows(figure: Any, names: Sequence[str]) -> Any:
 
 
 def _wrapped(name: str) -> str:
-    return "\n".join(textwrap.wrap(name, LONGEST_LABEL, break_long_words=True)) or name
+    """The name in lines that fit beside an axis, broken after a space or a sign where that is possible."""
+    lines = [""]
+    for part in re.findall(r"[^\s,=:]+[\s,=:]*", name):
+        for piece in textwrap.wrap(part, LONGEST_LABEL, drop_whitespace=False):
+            if len((lines[-1] + piece).rstrip()) > LONGEST_LABEL:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines if line)
 
 
 def _height(names: Sequence[str], least: float) -> float:
