@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from fedsolve.runtime.loop import Replies, drive
 
 import fedsolve as fs
 from fedsolve.families.layered import forward as nets
 from fedsolve.families.layered.stages import Stage
+from fedsolve.runtime.drive import drive
+from fedsolve.runtime.inbox import Replies
 from fedsolve.runtime.inprocess import InProcess
 
 CLIENTS, SAMPLES, BLOCK, LIMIT = 12, 1024, 64, 512

@@ -8,7 +8,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.codec import encode
-from fedsolve.runtime.loop import Replies
+from fedsolve.runtime.inbox import Replies
 
 from .timing import seconds
 

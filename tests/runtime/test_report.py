@@ -20,6 +20,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import report
 from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.report import plots
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
 
@@ -45,8 +46,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("clients", [3, 4, 20])
 def test_axes_that_count_have_no_fractions(clients: int) -> None:
-    with matplotlib.rc_context(report._STYLE):
-        axes, bar = report._heat(np.eye(clients), "client", "client", [], "weight").split('id="axes_2"')
+    with matplotlib.rc_context(plots.STYLE):
+        axes, bar = plots.heat(np.eye(clients), "client", "client", [], "weight").split('id="axes_2"')
     written = re.compile(r"<text[^>]*>([^<]*\d[^<]*)</text>")
     assert any("." in number for number in written.findall(bar))  # what the pattern finds there
     assert written.findall(axes)
@@ -197,15 +198,15 @@ def test_the_page_shows_the_figures_of_the_results(compared: Path) -> None:
 
 
 def test_gains_are_against_training_alone_on_the_same_split(compared: Path) -> None:
-    found = report.entries([compared])
-    figures = {(run.method, run.seed): run.clients for run in found if not run.failure}
+    runs = report.entries([compared])
+    figures = {(run.method, run.seed): run.clients for run in runs if not run.failure}
     alone = {seed: {name: c["accuracy"] for name, c in figures["local", seed].items()} for seed in (0, 1)}
-    group = next(g for g in report.groups(found) if g.name == "afl")
+    group = next(g for g in report.groups(runs) if g.name == "afl")
     wanted = {
         name: np.mean([100 * (figures["afl", s][name]["accuracy"] - alone[s][name]) for s in (0, 1)])
         for name in figures["afl", 0]
     }
-    assert report.gains(group, alone) == pytest.approx(wanted)
+    assert report.gains(group, runs) == pytest.approx(wanted)
 
 
 def test_variants_of_a_method_are_told_apart(tmp_path: Path) -> None:
@@ -304,12 +305,12 @@ def test_the_page_in_a_browser(browser: Any, compared: Path, width: int) -> None
 
 def test_sorting_in_a_browser(browser: Any, compared: Path) -> None:
     show(browser, compared / "report.html", 1280)
-    heads = browser.find_elements("css selector", "button.sort")
+    heads = browser.find_elements("css selector", "#runs button.sort")
     names = [head.text for head in heads]
 
     def column(name: str) -> list[str]:
         place = names.index(name) + 1
-        rows = browser.find_elements("css selector", f"tbody tr:not(.failed) td:nth-child({place})")
+        rows = browser.find_elements("css selector", f"#runs tbody tr:not(.failed) td:nth-child({place})")
         return [row.text for row in rows]
 
     for name in ("mean %", "seconds"):

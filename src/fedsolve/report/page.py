@@ -1,0 +1,334 @@
+"""The page: the outcome in a sentence, plots by data and split, and tables of every run and every metric."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+
+import numpy as np
+
+from fedsolve.report import plots
+from fedsolve.report.gather import Entry, Group, Section, Whose, gains, sections
+from fedsolve.study.experiment import command
+
+_USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
+_WHOSE: tuple[tuple[Whose, str], ...] = (("own", ""), ("global", ": global model"), ("alone", ": training alone"))
+
+
+def render(runs: Sequence[Entry]) -> str:
+    """The page for these runs. matplotlib must be there, with the settings of `plots.STYLE`."""
+    parts = sections(runs)
+    content = {
+        "TITLE": html.escape(_title(runs)),
+        "SUMMARY": _summaries(parts, runs),
+        "FACTS": _facts(parts[0].runs if len(parts) == 1 else (), runs),
+        "PLOTS": "\n".join(_section(part, runs, alone=len(parts) == 1) for part in parts),
+        "OVERVIEW": _overview(parts),
+        "METRICS": _metrics(parts),
+        "TABLE": _table(parts, runs),
+        "FOOT": _foot(parts, runs),
+    }
+    text = resources.files("fedsolve.report").joinpath("page.html").read_text(encoding="utf-8")
+    for name, value in content.items():
+        text = text.replace(f"<!-- {name} -->", value)
+    return text
+
+
+def _title(runs: Sequence[Entry]) -> str:
+    names = sorted({str(run.result.get("data", {}).get("name", "data")) for run in runs if not run.failure})
+    return f"fedsolve on {', '.join(names)}" if names else "fedsolve: no run succeeded"
+
+
+def _foot(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+    copies = sum(len(group.copies) for part in parts for group in part.groups)
+    twice = f" ({copies} of them {'a copy' if copies == 1 else 'copies'}, not counted twice)" if copies else ""
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"Written {when} from {count(len(runs), 'run')}{twice}; nothing was computed again."
+
+
+def _facts(shown: Sequence[Entry], runs: Sequence[Entry]) -> str:
+    """What the runs of a section have in common; the seeds are of all `runs`, failed ones too."""
+    items = []
+    for name in ("limit", "clients", "partition", "features", "test", "participation"):
+        values = sorted({str(run.settings.get(name)) for run in shown})
+        if values and values != ["None"] and not set(values) <= set(_USUAL.get(name, ())):
+            items.append(f"<li><b>{name}</b> {html.escape(', '.join(v for v in values if v != 'None'))}</li>")
+    seeds = sorted({run.seed for run in runs})
+    items.append(f"<li><b>{'seed' if len(seeds) == 1 else 'seeds'}</b> {', '.join(map(str, seeds))}</li>")
+    return "".join(items)
+
+
+# --- the outcome in words ---
+
+
+def _summaries(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+    if not parts:
+        return "No run has figures to show."
+    if len(parts) == 1:
+        return _summary(parts[0], runs)
+    return (
+        f"{count(sum(len(part.runs) for part in parts), 'run')} on {len(parts)} data sets or splits. "
+        "Each is compared for itself: no figure is a mean over several of them."
+    )
+
+
+def _summary(part: Section, runs: Sequence[Entry]) -> str:
+    """The outcome of a section in a sentence or two."""
+    scored = [group for group in part.groups if group.accuracy() is not None]
+    if not scored:
+        measured = any(run.metrics() for run in part.runs)
+        return (
+            "These runs have no accuracy; their metrics are in a table below."
+            if measured
+            else "No run has figures to show."
+        )
+    best = scored[0]
+    text = _single(best) if len(scored) == 1 else _most_accurate(scored)
+    values = gains(best, runs)
+    if values and best.method != "local":
+        better, worse = sum(v > 0 for v in values.values()), sum(v < 0 for v in values.values())
+        text += (
+            f"; {better} of {count(len(values), 'client')} {'gains' if better == 1 else 'gain'} against training alone"
+        )
+        text += f", {worse} {'loses' if worse == 1 else 'lose'}"
+    if len(scored) == 1:
+        return text + "." + _cost(best)
+    least = min((group for group in scored if group.sent()), key=lambda group: group.sent() or 0.0, default=None)
+    if least is not None and least is not best:
+        text += f". {html.escape(least.name)} sends least: {size(least.sent() or 0.0)}"
+    return text + "."
+
+
+def _single(group: Group) -> str:
+    clients = max(len(run.figures()) for run in group.runs)
+    over = f" over {count(clients, 'client')}" if clients else " over clients"
+    text = f"<b>{html.escape(group.name)}</b>: {_percent(group.means())} accuracy on average{over}{_range(group)}"
+    beside = [("training alone", group.beside("alone")), ("the global model", group.beside("global"))]
+    words = [f"{name} {_percent(means)}" for name, means in beside if means]
+    return text + (f"; {', '.join(words)}" if words else "")
+
+
+def _most_accurate(scored: Sequence[Group]) -> str:
+    best = scored[0]
+    level = [f"<b>{html.escape(group.name)}</b>" for group in scored if group.accuracy() == best.accuracy()]
+    names = level[0] if len(level) == 1 else f"{', '.join(level[:-1])} and {level[-1]}"
+    verb = "is" if len(level) == 1 else "are"
+    words = f"{names} {verb} the most accurate: {_percent(best.means())} on average over clients"
+    return words + (_range(best) if len(level) == 1 else "")
+
+
+def _cost(group: Group) -> str:
+    sent, seconds, rounds = group.sent(), group.mean("seconds", "total"), group.mean("rounds")
+    words = []
+    if sent:
+        turns = f" in {count(int(rounds), 'round')}" if rounds and rounds == int(rounds) else ""
+        words.append(f"sends {size(sent)} up and down{turns}")
+    if seconds is not None:
+        words.append(f"takes {duration(seconds)}")
+    return f" It {' and '.join(words)}." if words else ""
+
+
+def _percent(means: Sequence[float]) -> str:
+    return f"{100 * statistics.fmean(means):.1f} %"
+
+
+def _range(group: Group) -> str:
+    means = group.means()
+    if len(means) < 2:
+        return ""
+    noun = "seed" if len({run.seed for run in group.runs}) == len(group.runs) else "run"
+    return f" ({100 * min(means):.1f} to {100 * max(means):.1f} over {count(len(means), noun)})"
+
+
+# --- plots ---
+
+
+def _section(part: Section, runs: Sequence[Entry], *, alone: bool) -> str:
+    """The plots of one data set and split, under its name where it does not stand alone."""
+    level = "h2" if alone else "h3"
+    figures = [
+        f"<figure><{level}>{title}</{level}><p>{words}</p>{svg}</figure>"
+        for title, words, svg in _plots(part, runs)
+        if svg
+    ]
+    grid = f'<div class="plots">\n{"".join(figures)}\n</div>'
+    if alone:
+        return grid
+    return (
+        f'<section class="split"><h2>{html.escape(part.name)}</h2><p class="summary">{_summary(part, runs)}</p>'
+        f"<ul>{_facts(part.runs, part.runs)}</ul>\n{grid}</section>"
+    )
+
+
+def _plots(part: Section, runs: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    groups = part.groups
+    whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
+    drawn = [
+        ("Accuracy", f"A dot is a client, the bar the mean over clients{whiskers}.", plots.accuracy(groups)),
+        ("Who gains, who loses", "Each client against training alone on the same data.", plots.gain(groups, runs)),
+        (
+            "What it sends",
+            "Bytes that all clients together send and receive.",
+            plots.against(groups, Group.sent, size, "up and down, all clients", "sent"),
+        ),
+        (
+            "How long it takes",
+            "Seconds of the whole run on this machine.",
+            plots.against(groups, lambda group: group.mean("seconds", "total"), duration, "whole run", "time"),
+        ),
+        (
+            "Round by round",
+            "Mean accuracy after each round; dashed: done after one.",
+            plots.convergence(groups),
+        ),
+        ("How the data are split", "Samples of each class at each client, first seed.", _split(part.runs)),
+    ]
+    for weights in [run.weights for run in part.runs if run.weights is not None][:1]:
+        words = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
+        drawn.append(("What FedAPA learnt", words, plots.heat(weights, "client", "client", [], "weight")))
+    return drawn
+
+
+def _split(runs: Sequence[Entry]) -> str:
+    for run in runs:
+        counts = run.result.get("data", {}).get("split")
+        if counts:
+            names = sorted(counts)
+            return plots.heat(np.array([counts[name] for name in names]), "class", "client", names, "samples")
+    return ""
+
+
+# --- tables ---
+
+
+def _overview(parts: Sequence[Section]) -> str:
+    """Mean accuracies of every method on every data set and split, where there are several."""
+    if len(parts) < 2:
+        return ""
+    names = list(dict.fromkeys(group.name for part in parts for group in part.groups))
+    lines = []
+    for name in names:
+        cells = [_cell(name)]
+        for part in parts:
+            value = next((group.accuracy() for group in part.groups if group.name == name), None)
+            cells.append(_share(value, 1))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    heads = ["method", *(part.name for part in parts)]
+    return _titled("Mean accuracy, %", "Over clients, then over seeds.", _whole("overview", heads, lines))
+
+
+def _metrics(parts: Sequence[Section]) -> str:
+    """Every metric but the accuracy, as the mean over clients and then over seeds."""
+    every = [name for part in parts for run in part.runs for name in run.metrics()]
+    candidates = [name for name in dict.fromkeys(every) if name != "accuracy"]
+    rows: list[tuple[str, str, list[float | None]]] = []
+    for part in parts:
+        for group in part.groups:
+            for whose, words in _WHOSE:
+                means = [group.means(whose, metric) for metric in candidates]
+                if any(means):
+                    values = [statistics.fmean(each) if each else None for each in means]
+                    rows.append((group.name + words, part.name, values))
+    columns = [i for i in range(len(candidates)) if any(values[i] is not None for _, _, values in rows)]
+    if not columns:
+        return ""
+    lines = []
+    for name, data, values in rows:
+        cells = [_cell(name), *([_cell(data, text=True)] if len(parts) > 1 else [])]
+        shown = [values[i] for i in columns]
+        cells += [_cell("-", "") if value is None else _cell(f"{value:.4g}", value) for value in shown]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    heads = ["method", *(["data"] if len(parts) > 1 else []), *(candidates[i] for i in columns)]
+    return _titled("Further metrics", "Means over clients, then over seeds.", _whole("metrics", heads, lines))
+
+
+_SUMMARIES = (("mean %", "mean"), ("pooled %", "pooled"), ("std", "std"), ("worst tenth %", "worst_decile"))
+_BESIDE: tuple[tuple[str, Whose], ...] = (("global %", "global"), ("alone %", "alone"))
+
+
+def _table(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+    """Every run in a row. A cell's data-value is what it is sorted by."""
+    held = [(part, group, run) for part in parts for group in part.groups for run in (*group.runs, *group.copies)]
+    names = {run.place: (group.name, part.name) for part, group, run in held}
+    beside = [(head, whose) for head, whose in _BESIDE if any(run.figures(whose) for run in runs)]
+    several = len(parts) > 1
+    heads = ["method", *(["data"] if several else []), "seed", *(head for head, _ in (*_SUMMARIES, *beside))]
+    heads += ["rounds", "up", "down", "seconds"]
+    lines = []
+    for run in sorted(runs, key=lambda run: (names.get(run.place, (run.method, ""))[::-1], run.seed)):
+        name, data = names.get(run.place, (run.method, "-"))
+        cells = [_cell(name), *([_cell(data, text=True)] if several else []), _cell(run.seed)]
+        if run.failure:
+            rest = f'<td colspan="{len(heads) + 1 - len(cells)}">failed: {html.escape(run.failure)}</td>'
+            lines.append(f'<tr class="failed">{"".join(cells)}{rest}</tr>')
+            continue
+        cells += [_share(run.summary(part)) for _, part in _SUMMARIES]
+        cells += [_share(run.mean(whose)) for _, whose in beside]
+        rounds, seconds = run.number("rounds"), run.number("seconds", "total")
+        cells.append(_cell("-", "") if rounds is None else _cell(int(rounds)))
+        for way in ("up", "down"):
+            sent = run.number("bytes", way)
+            cells.append(_cell("-", "") if sent is None else _cell(size(sent), sent))
+        cells.append(_cell("-", "") if seconds is None else _cell(f"{seconds:.2f}", seconds))
+        code = html.escape(command(run.settings))
+        lines.append(f'<tr>{"".join(cells)}<td><button class="copy">copy</button><code>{code}</code></td></tr>')
+    return _whole("runs", heads, lines, last="<th>command</th>")
+
+
+def _whole(name: str, heads: Sequence[str], lines: Sequence[str], last: str = "") -> str:
+    row = last
+    for head in reversed(heads):
+        kind = " class=text" if head == "data" else ""
+        row = f'<th{kind}><button class="sort">{html.escape(head)}</button></th>{row}'
+    return f'<table id="{name}"><thead><tr>{row}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _titled(title: str, words: str, table: str) -> str:
+    return f'<section>\n<h2>{title}</h2>\n<p class="note">{words}</p>\n<div class="scroll">{table}</div>\n</section>'
+
+
+def _share(value: float | None, digits: int = 2) -> str:
+    return _cell("-", -1.0) if value is None else _cell(f"{100 * value:.{digits}f}", value)
+
+
+def _cell(shown: object, value: object = None, *, text: bool = False) -> str:
+    key = html.escape(str(shown if value is None else value))
+    return f'<td{" class=text" if text else ""} data-value="{key}">{html.escape(str(shown))}</td>'
+
+
+# --- numbers in words ---
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(999), size(1_234_567)
+    ('999 bytes', '1.23 MB')
+    """
+    unit = "bytes"
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or minutes where they are many.
+
+    >>> duration(1.234), duration(600)
+    ('1.2 s', '10 min')
+    """
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.3g} min"
