@@ -8,6 +8,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.codec import encode
+from fedsolve.method import Plan
 from fedsolve.runtime.inbox import Replies
 
 from .timing import seconds
@@ -49,7 +50,7 @@ def measure() -> list[dict[str, Any]]:
         return np.linalg.inv(s - (CLIENTS - 1) * RIDGE * identity) @ (s @ m)  # (12)
 
     def summed(ridge: float) -> np.ndarray:
-        replies = Replies("sum", 0, tolerate=True)
+        replies = Replies(Plan(()), 0, tolerate=True)
         for number, data in enumerate(ours):
             replies.put(str(number), data)
         return fs.solve(fs.Moments.from_arrays(replies.folded()), ridge).weights
