@@ -24,7 +24,14 @@ FORMAT = "1"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """Predicts from raw inputs, of the shape the federation had them in."""
+    """Predicts from raw inputs, of the shape the federation had them in.
+
+    >>> import fedsolve as fs
+    >>> table = fs.load("digits")
+    >>> model = fs.run(fs.FedHiP(), table.split("iid", clients=3)).models["client-00"]
+    >>> model.predict(table.inputs[:3]), model.predict_proba(table.inputs[:3]).shape
+    (array([0, 1, 2]), (3, 10))
+    """
 
     method: Method
     task: Task
@@ -75,6 +82,14 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue.
 
     `features` says where its backbone is here, if that is not where it was: "onnx:FILE". It must be the same one.
+
+    >>> import tempfile
+    >>> import fedsolve as fs
+    >>> model = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3)).shared
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "model.safetensors")
+    ...     fs.load_model(Path(folder) / "model.safetensors").owner
+    'global'
     """
     arrays, metadata = codec.read_file(Path(path))
     if metadata.get("fedsolve") != FORMAT:

@@ -101,7 +101,16 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The outcome of a run, at its last round."""
+    """The outcome of a run, at its last round.
+
+    >>> import tempfile
+    >>> import fedsolve as fs
+    >>> result = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = fs.Result.load(result.save(Path(folder) / "run"))
+    >>> again.accuracy == result.accuracy, list(again.clients)
+    (True, ['client-00', 'client-01', 'client-02'])
+    """
 
     method: str
     settings: Mapping[str, Any]  # enough to run it again

@@ -96,6 +96,12 @@ class Federation:
         """A federation from `{"ward-a": {"train": (x, y), "test": (x, y)}, ...}`; "test" may be left out.
 
         `classes` defaults to the largest label of anybody plus one. Arrays are not copied: do not write to them after.
+
+        >>> x, y = np.arange(12.0).reshape(6, 2), [0, 1, 0, 1, 0, 1]
+        >>> wards = {"ward-a": {"train": (x[:4], y[:4]), "test": (x[4:], y[4:])}, "ward-b": {"train": (x, y)}}
+        >>> federation = Federation.from_arrays(wards)
+        >>> [(name, len(client.train), len(client.test)) for name, client in federation.clients.items()]
+        [('ward-a', 4, 2), ('ward-b', 6, 0)]
         """
         if not clients:
             raise DataError("a federation needs at least one client; got none")
@@ -254,6 +260,11 @@ class Table:
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
         proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
         from the largest; natural clients are left as they are.
+
+        >>> table = Table.make("small", np.arange(40.0).reshape(20, 2), [0, 1] * 10)
+        >>> federation = table.split("iid", clients=4, seed=0, test=0.2)
+        >>> [len(client.train) for client in federation.clients.values()]
+        [4, 4, 4, 4]
         """
         if isinstance(partition, str):
             partition = parse(partition)
