@@ -16,7 +16,7 @@ import fedsolve as fs
 from tests.conftest import ROOT
 
 SOURCE = ROOT / "src"
-OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "pyarrow", "PIL"}
+OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "cryptography", "PIL"}
 FILES = sorted(
     path
     for path in (SOURCE / "fedsolve").rglob("*.py")
@@ -53,9 +53,11 @@ def module(name: str) -> ModuleType:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of third parties while they are imported: flwr, click
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in OPTIONAL:
-            pytest.skip(f"{error.name} is not installed")
+    except (ModuleNotFoundError, fs.FedsolveError) as error:  # the latter says how to install what is missing
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+        library = str(getattr(missing, "name", "")).partition(".")[0]
+        if library in OPTIONAL:
+            pytest.skip(f"{library} is not installed")
         raise
 
 
