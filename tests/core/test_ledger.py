@@ -14,7 +14,8 @@ from fedsolve import arrays as named
 from fedsolve import codec
 from fedsolve.ledger import validate
 from fedsolve.ledger.contribution import Contribution
-from fedsolve.ledger.store import FOLD, Ledger
+from fedsolve.ledger.database import FOLD
+from fedsolve.ledger.store import Ledger
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.total import Total
 from tests.conftest import relative
@@ -93,7 +94,7 @@ def test_a_removed_client_was_never_there(ledger: Ledger) -> None:
 def test_a_thousand_changes_leave_no_drift(tmp_path: Path, total_only: bool) -> None:
     rng = np.random.default_rng(5)
     with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, total_only=total_only) as ledger:
-        ledger._db.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
+        ledger._database.connection.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
         inside: set[int] = set()
         for _ in range(1000):
             number = int(rng.integers(40))
@@ -255,15 +256,15 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         ledger.settle()
-        total = Total(codec.decode(ledger._all("SELECT high FROM total")[0][0]))
+        total = Total(codec.decode(ledger._database.rows("SELECT high FROM total")[0][0]))
         total.add(contribution(ledger.terms, 9).arrays)
-        ledger._db.execute("UPDATE total SET high = ?", (codec.encode(total.high),))
+        ledger._database.connection.execute("UPDATE total SET high = ?", (codec.encode(total.high),))
         check = ledger.verify()
         assert any("not the sum of its parts" in fault for fault in check.faults)
         assert not ledger.verify().faults  # it was rebuilt
         assert ledger.journal()[-1].event == "rebuilt"
         wrong = codec.encode(contribution(ledger.terms, 8).arrays)
-        ledger._db.execute(
+        ledger._database.connection.execute(
             "UPDATE part SET data = ? WHERE number = (SELECT number FROM member WHERE client = 'site-0002')", (wrong,)
         )
         assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
