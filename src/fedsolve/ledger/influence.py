@@ -29,6 +29,7 @@ from fedsolve.moments import Moments
 from fedsolve.solver import cross_validated_ridge
 
 FACTORS = tuple(10.0**-power for power in range(7))  # times the mean diagonal: ridges to choose from
+LEAST = 1e-12  # of the largest diagonal: a ridge above the rounding that is left where a client is taken out
 SUSPECT = 5.0  # spreads from the median; honest clients of Fashion-MNIST and CIFAR-100 stay below, at Dirichlet 0.1 too
 _CHANGED = "the clients changed while they were compared; try again"
 _SPREAD = 1.4826  # a median distance, times this, is the standard deviation where things are normal
@@ -67,6 +68,7 @@ def influence(
     ('site-0', True, True)
     """
     ridge = cross_validated_ridge(total, FACTORS) if ridge is None else ridge
+    ridge = max(ridge, LEAST * float(total.diagonal().max(initial=0.0)), np.finfo(float).tiny)
     lower = total.lower()
     factor = _factor(lower, ridge)
     if factor is None:
@@ -78,7 +80,9 @@ def influence(
         mine = part.lower()
         others = lower - mine
         reduced = _factor(others, ridge)
-        without = model if reduced is None else blas.cholesky_solve(reduced, total.cross - part.cross)
+        if reduced is None:
+            raise DataError(_CHANGED)  # more than the total has of it
+        without = blas.cholesky_solve(reduced, total.cross - part.cross)
         scores = blas.symmetric_product(mine, without)
         gap, residual = model - without, part.cross - scores
         error = part.count - _dot(without, 2.0 * part.cross - scores)
@@ -99,6 +103,8 @@ def influence(
                 residual=residual.astype(np.float32),
             )
         )
+    if sum(absence.samples for absence in absences) != total.count:
+        raise DataError(_CHANGED)
     if len(absences) < 3:
         raise DataError(f"influence compares clients; there are {len(absences)}, and it takes three")
     triangle = blas.pack(pairs + pairs.T)  # <G, S> is a sum over the triangle of G: twice what is off the diagonal
@@ -109,7 +115,7 @@ def influence(
         if absence is None or (name, part.count) != (absence.client, absence.samples):
             raise DataError(_CHANGED)
         cross = _dot(absence.gap, residuals - absence.residual) + float(part.triangle @ triangle)
-        harms.append((absence.harm - 2.0 * cross) / max(1, total.count - part.count))
+        harms.append((absence.harm - 2.0 * cross) / (total.count - part.count))
     if len(harms) < len(absences):
         raise DataError(_CHANGED)
     squares = np.array([absence.square for absence in absences])
@@ -151,7 +157,7 @@ def _dot(left: Array, right: Array) -> float:
 
 def _factor(lower: Float, ridge: float) -> Float | None:
     shifted = lower.copy(order="F")
-    shifted[np.diag_indices_from(shifted)] += max(ridge, 1e-12 * float(np.abs(np.diagonal(lower)).max(initial=1e-300)))
+    shifted[np.diag_indices_from(shifted)] += ridge
     return blas.cholesky(shifted)
 
 
