@@ -90,7 +90,7 @@ def test_a_sum_of_products_is_within_the_sums_of_squares() -> None:
 # --- with one ---
 
 
-@pytest.mark.parametrize("share", [1.0, 1.0 + 1e-6, 1.5])
+@pytest.mark.parametrize("share", [1.0, 1.0 - 1e-6, 1.0 + 1e-6, 1.5])
 def test_the_feature_that_is_one_counts_the_samples(share: float) -> None:
     sent = moments([[30.0, 0.0], [0.0, 30.0 * share]], [[0.0, 0.0, 0.0], COUNTS], 30)
     if share == 1.0:
