@@ -227,10 +227,20 @@ def test_rounding_that_is_left_of_a_feature_is_nothing() -> None:
 
 def test_a_total_remembers_how_large_its_features_were() -> None:
     total = Total.zero(1, 1)
-    total.add(part(1.0))
-    total.add(part(1e-13))
+    for square in (1.0, 1e-6, 1e-13):
+        total.add(part(square))
+    assert total.take(part(1.0))
     total = Total(total.high, total.low)  # as from a file
-    assert not total.take(part(1.0))
+    total.add(part(1e-6))
+    assert total.take(part(1e-6))
+    assert not total.take(part(1e-6))
+
+
+def test_a_feature_that_is_gone_leaves_nothing_in_either_half() -> None:
+    halves = part([1.0, 1.0], 1.0)
+    total = Total(halves, {"triangle": np.zeros(3), "cross": np.full((2, 1), 1e-20)})
+    total.take(part([1.0, 0.0], 0.5))
+    assert total.high["cross"].tolist() == [[0.0], [0.5]] and total.low["cross"].tolist() == [[0.0], [1e-20]]
 
 
 def test_the_distance_of_totals_is_relative_and_sees_every_number() -> None:

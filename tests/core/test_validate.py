@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.ledger.terms import Terms
-from fedsolve.ledger.validate import Census, examine
+from fedsolve.ledger.validate import Census, content, examine
 
 EXPLAINED, EXACT, MOST_SAMPLES = 1e-4, 1e-9, 2**40  # what is promised; wider is laxer, narrower refuses rounding
 NEAR, BEYOND = 0.5, 2.0  # shares of the slack of a check
@@ -37,6 +37,23 @@ def test_what_some_samples_have_passes_and_is_counted() -> None:
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2 * 3
     sent = fs.Moments.of(x, y, classes=5).arrays()
     assert examine(terms(3, 5), sent) == Census(samples=20, classes=2)
+
+
+@pytest.mark.parametrize("name", ["triangle", "cross"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_are_finite(name: str, value: float) -> None:
+    sent = moments([[10.0]], [[6.0, 0.0]], 10)
+    with pytest.raises(fs.DataError, match=f"it: {name!r} has values that are not finite"):
+        examine(terms(), sent | {name: np.full_like(sent[name], value)})
+
+
+def test_content_is_names_types_shapes_and_values() -> None:
+    array = np.arange(6.0)
+    same = content({"a": array, "b": array})
+    assert same == content({"b": array.copy(), "a": np.arange(12.0)[:6]})
+    for other in ({"a": array, "c": array}, {"a": array, "b": array.reshape(2, 3)}, {"a": array, "b": array.view("i8")},
+                  {"a": array, "b": -array}, {"a": array}):  # fmt: skip
+        assert content(other) != same
 
 
 # --- without a feature that is always one ---
@@ -121,8 +138,8 @@ def test_no_class_is_explained_by_more_than_its_samples() -> None:
     # Along (1, -1, 0) / sqrt 2 the classes have 10 samples, and 2 a^2 / 30 are explained; all together stays below 30.
     with pytest.raises(fs.DataError, match="its features explain more samples of some classes than it has of them"):
         examine(terms(classes=3, ones=True), with_ones(30.0, [14.8, -14.8, 0.0]))
-    slack = EXPLAINED + EXPLAINED / 10.0  # in a class of ten
-    near, beyond = (np.sqrt(150.0 * (1 + share * slack)) for share in (NEAR, BEYOND))
+    slack = EXPLAINED + EXPLAINED / 10.0  # in a class of ten: a share of its samples, and one of a sample
+    near, beyond = (np.sqrt(150.0 * (1 + share * slack)) for share in (0.95, 1.05))
     assert examine(terms(classes=3, ones=True), with_ones(30.0, [near, -near, 0.0])).samples == 30
     with pytest.raises(fs.DataError, match="its features explain more samples of some classes than it has of them"):
         examine(terms(classes=3, ones=True), with_ones(30.0, [beyond, -beyond, 0.0]))
