@@ -236,6 +236,10 @@ def test_a_total_remembers_how_large_its_features_were() -> None:
     assert not total.take(part(1e-6))
 
 
+def test_more_taken_out_than_was_put_in_is_no_feature_that_is_gone() -> None:
+    assert not Total(part(1.0)).take(part(1.0 + 1e-13))
+
+
 def test_a_feature_that_is_gone_leaves_nothing_in_either_half() -> None:
     halves = part([1.0, 1.0], 1.0)
     total = Total(halves, {"triangle": np.zeros(3), "cross": np.full((2, 1), 1e-20)})
@@ -250,8 +254,10 @@ def test_the_distance_of_totals_is_relative_and_sees_every_number() -> None:
     assert total.distance(Total(part([4.0, 10e8], [1.0, 1.0], count=100))) == pytest.approx(0.1)
     assert total.distance(Total(part([4.0, 9e8], [3.0, 1.0], count=100))) == pytest.approx(2.0 / (10.0 * 2.0))
     assert total.distance(Total(part([4.0, 9e8], [1.0, 1.0], count=103))) == 3.0
-    beside = Total(total.high, {**total.low, "triangle": np.array([1e-20, 0.0, 0.0])})
-    assert total.distance(beside) == beside.distance(total) == pytest.approx(1e-20 / 4.0)
+    beside = Total(total.high, {**total.low, "triangle": part([1e-20, 0.0])["triangle"]})
+    assert total.distance(beside) == beside.distance(total) == pytest.approx(1e-20 / 4.0, abs=0.0)
+    few, many = Total(part(4.0, 1e9, count=1)), Total(part(4.0, 0.0, count=10000))
+    assert few.distance(many) == many.distance(few) == pytest.approx(1e9 / (100.0 * 2.0))
     nobody = Total.zero(2, 1)
     assert nobody.distance(nobody) == 0.0
     for name in ("triangle", "cross"):

@@ -67,10 +67,10 @@ class Total:
         """
         self._accumulate(part, np.subtract)
         left = np.abs(self._diagonal())
-        gone = np.flatnonzero((left < GONE * self._peak) & (self._peak > 0))
-        if len(gone):
-            self._clear(gone)
-        return not bool(((left < FADED * self._peak) & (left >= GONE * self._peak)).any())
+        is_gone = left < GONE * self._peak
+        is_faded = (left < FADED * self._peak) & ~is_gone
+        self._clear(np.flatnonzero(is_gone))
+        return not bool(is_faded.any())
 
     def distance(self, other: Total) -> float:
         """The largest difference to another total, each feature's relative to its size; NaN where one has a NaN."""
