@@ -365,6 +365,22 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
         assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
 
 
+@pytest.mark.parametrize(("drift", "is_fault"), [(1e-12, False), (1e-7, True)])
+def test_verify_rebuilds_a_total_that_drifted_and_names_one_that_was_damaged(
+    tmp_path: Path, drift: float, is_fault: bool
+) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+        ledger.settle()
+        wanted = ledger.total()
+        moved = {**wanted, "triangle": (1 + drift) * wanted["triangle"]}
+        ledger._database.connection.execute("UPDATE total SET high = ?", (codec.encode(moved),))
+        check = ledger.verify()
+        assert check.drift == pytest.approx(drift, rel=1e-2, abs=0.0) and bool(check.faults) == is_fault
+        assert ledger.journal()[-1].event == "rebuilt" and named.same(ledger.total(), wanted)
+
+
 @pytest.mark.parametrize("name", ["triangle", "cross"])
 def test_verify_rebuilds_a_total_that_is_not_a_number(tmp_path: Path, name: str) -> None:
     with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
