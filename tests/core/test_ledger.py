@@ -265,7 +265,8 @@ def test_the_distance_of_totals_is_relative_and_sees_every_number() -> None:
         assert np.isnan(total.distance(Total(broken)))
 
 
-def test_removed_statistics_are_not_in_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_removed_and_replaced_statistics_are_not_in_the_file(tmp_path: Path, way: str) -> None:
     path = tmp_path / "fed.db"
     with Ledger.create(path, fs.FedHiP(), TASK) as ledger:
         mine = contribution(ledger.terms, 1)
@@ -275,7 +276,10 @@ def test_removed_statistics_are_not_in_the_file(tmp_path: Path) -> None:
         needle = np.asarray(mine.arrays["cross"]).tobytes()
         files = [path, path.with_name("fed.db-wal")]
         assert any(needle in file.read_bytes() for file in files)
-        ledger.remove(mine.client)
+        if way == "removed":
+            ledger.remove(mine.client)
+        else:
+            ledger.add(contribution(ledger.terms, 99, client=mine.client))
         assert not any(needle in file.read_bytes() for file in files if file.exists())
 
 
@@ -362,7 +366,9 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
         ledger._database.connection.execute(
             "UPDATE part SET data = ? WHERE number = (SELECT number FROM member WHERE client = 'site-0002')", (wrong,)
         )
+        kept = ledger.total()
         assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
+        assert named.same(ledger.total(), kept)  # the total knows what the file has lost
 
 
 @pytest.mark.parametrize(("drift", "is_fault"), [(1e-12, False), (1e-7, True)])
