@@ -150,13 +150,21 @@ def test_a_feature_that_only_the_removed_client_had_is_exactly_gone(tmp_path: Pa
 
 
 def test_a_giant_that_leaves_takes_no_digits_along(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
-        for number in range(FOLD - 1):
-            ledger.add(contribution(ledger.terms, number))
+    with (
+        Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger,
+        Ledger.create(tmp_path / "other.db", fs.AFL(), TASK) as other,
+    ):
         x, y = data(99)
-        ledger.add(Contribution.of("giant", fs.Moments.of(1e9 * x, y, classes=CLASSES).arrays()))
+        ledger.add(Contribution.of("giant", fs.Moments.of(1e11 * x, y, classes=CLASSES).arrays()))
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+            other.add(contribution(other.terms, number))
+        ledger.settle()
+        ledger.add(contribution(ledger.terms, 5))  # which waits, and is not summed twice
+        other.add(contribution(other.terms, 5))
         ledger.remove("giant")
-        wanted = state_of(ledger.terms, list(range(FOLD - 1)))
+        assert named.same(ledger.total(), other.total())
+        wanted = state_of(ledger.terms, list(range(6)))
         assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
 
 
@@ -296,6 +304,26 @@ def test_a_replay_under_another_name_is_refused_and_kept_in_the_journal(ledger: 
     assert (last.event, last.client) == ("rejected", "somebody") and "replay" in last.reason
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client": "site-0002"}, "its content is not what was written"),
+        ({"digest": 32 * "0"}, "its content is not what was written"),
+        ({"seal": 16 * "0"}, "its content is not what was written"),
+        ({"made": "message"}, "file is not a contribution of format 1"),
+        ({"fedsolve": "0"}, "file is not a contribution of format 1"),
+        ({"terms": "other"}, "it was made for another federation"),
+    ],
+    ids=str,
+)
+def test_a_contribution_with_one_changed_word_is_refused(change: dict[str, str], words: str) -> None:
+    terms = Terms.make(fs.AFL(), TASK)
+    arrays, metadata = codec.read(contribution(terms, 1).write(terms))
+    assert Contribution.read(codec.encode(arrays, metadata), terms, "file").client == "site-0001"
+    with pytest.raises(fs.DataError, match=words):
+        Contribution.read(codec.encode(arrays, metadata | change), terms, "file")
+
+
 @pytest.mark.parametrize("method", [fs.Local()], ids=["local"])
 def test_methods_that_send_no_moments_are_refused(tmp_path: Path, method: fs.Method) -> None:
     with pytest.raises(fs.ParameterError, match="a ledger keeps moments"):
@@ -317,6 +345,14 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK).close()
     with pytest.raises(fs.DataError, match="exists"):
         Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK)
+    assert (tmp_path / "fed.db").stat().st_mode & 0o777 == 0o600  # for its owner alone
+    for pragma in ("user_version = 2", "application_id = 7"):
+        Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(), TASK).close()
+        with sqlite3.connect(tmp_path / f"{pragma}.db") as db:
+            db.execute(f"PRAGMA {pragma}")
+        db.close()
+        with pytest.raises(fs.DataError, match="is not a ledger of format 1"):
+            Ledger(tmp_path / f"{pragma}.db")
 
 
 def test_nobody_in_is_nothing_to_solve(ledger: Ledger) -> None:
@@ -348,6 +384,8 @@ def test_only_the_total_is_kept_if_asked(tmp_path: Path) -> None:
         ledger.remove(first.client, first)
         assert relative(ledger.solve().state["weight"], state_of(ledger.terms, [2])["weight"]) < 1e-9
         assert not ledger.verify().faults
+        ledger._database.connection.execute("UPDATE member SET samples = samples + 1")
+        assert ledger.verify().faults == ("the total counts 40 samples, its members 41",)
 
 
 def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -> None:
