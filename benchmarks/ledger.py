@@ -19,9 +19,10 @@ from scipy.linalg import cho_factor, cho_solve
 
 import fedsolve as fs
 from fedsolve import codec
-from fedsolve.ledger.contribution import Contribution
+from fedsolve.ledger.contribution import Contribution, load_contribution
+from fedsolve.ledger.database import PAGE
 from fedsolve.ledger.influence import influence
-from fedsolve.ledger.store import PAGE, Ledger
+from fedsolve.ledger.store import Ledger
 
 from .timing import ratios, seconds
 
@@ -64,7 +65,7 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
 
     def add_each(paths: list[Path]) -> None:
         for path in paths:
-            ledger.offer(path.read_bytes())
+            ledger.add(load_contribution(path, ledger.terms))
 
     def add_all(paths: list[Path]) -> None:
         list(ledger.offer_files(paths))

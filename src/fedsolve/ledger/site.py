@@ -18,14 +18,14 @@ from fedsolve.features.cache import Progress, extract
 from fedsolve.features.images import ANY_SIZE
 from fedsolve.ledger.contribution import Contribution, read_bytes
 from fedsolve.ledger.terms import Terms, load_terms, reply
-from fedsolve.ledger.validate import Finding, examine
+from fedsolve.ledger.validate import Census, examine
 from fedsolve.method import Site
 from fedsolve.model import Model
 from fedsolve.rng import derive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Personal:
+class SiteModel:
     """A site's own model, and whether its data are in the sum that it starts from."""
 
     model: Model
@@ -34,15 +34,15 @@ class Personal:
 
 def contribute(
     invitation: Path, data: str, client: str, out: Path, *, features: str = "", progress: Progress | None = None
-) -> Finding:
+) -> Census:
     """Write the contribution of a client, from its data, for the federation that invited it."""
     terms = load_terms(invitation, features)
     train = samples(data, terms.task, client, progress)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
-    finding = examine(terms, sent)
+    census = examine(terms, sent)
     Contribution.of(client, sent).save(out, terms)
-    return finding
+    return census
 
 
 def personal(
@@ -53,7 +53,7 @@ def personal(
     contribution: Path | None = None,
     features: str = "",
     progress: Progress | None = None,
-) -> Personal:
+) -> SiteModel:
     """A client's own model, from its data and the message that the ledger gives to everybody.
 
     Whether its data are in the sum is told by content: the message lists the digests of those who are in. Give the
@@ -72,7 +72,7 @@ def personal(
         counted = bool(digests & set(told["members"].split()))
         site = Site(terms.task, train, 1, derive(terms.seed, "personalize", client, 1), counted)
         own = terms.method.personalize(after if counted else before, arrays, site)
-    return Personal(Model(terms.method, terms.task, own.model, client), counted)
+    return SiteModel(Model(terms.method, terms.task, own.model, client), counted)
 
 
 def task_of(data: str, features: str, progress: Progress | None = None) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class Checkpoint:
             "fedsolve-checkpoint": FORMAT,
             "identity": json.dumps(self.identity),
             "round": str(snapshot.round),
-            "history": json.dumps([asdict(line) for line in snapshot.history]),
+            "history": json.dumps([line.json() for line in snapshot.history]),
             "lost": json.dumps(sorted(snapshot.lost)),
             "seconds": json.dumps(dict(snapshot.seconds)),
             "clients": json.dumps(sorted(memory)),
@@ -76,7 +76,7 @@ class Checkpoint:
             snapshot = Snapshot(
                 round=int(head["round"]),
                 state=take("server", arrays),
-                history=tuple(Round(**{**line, "missing": tuple(line["missing"])}) for line in lines),
+                history=tuple(map(Round.read, lines)),
                 lost=frozenset(json.loads(head["lost"])),
                 seconds=json.loads(head["seconds"]),
             )

@@ -21,7 +21,7 @@ from fedsolve.data.federation import Federation, Samples, Task
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
-from fedsolve.result import Result, Seconds
+from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
@@ -310,15 +310,11 @@ def run(
             gathering=gathering,
         )
     task = federation.task
-    return Result(
-        method=method.name,
+    return outcome.result(
+        method,
+        task,
         settings=settings,
-        clients=outcome.clients,
-        history=outcome.history,
-        seconds=Seconds(**outcome.seconds, total=time.perf_counter() - started),
         data={"name": federation.name, "fingerprint": federation.fingerprint},
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
-        shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
-        state=outcome.state,
-        server=method.figures(outcome.state),
+        seconds=time.perf_counter() - started,
     )

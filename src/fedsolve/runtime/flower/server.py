@@ -21,9 +21,8 @@ from fedsolve.arrays import Arrays
 from fedsolve.data.federation import Task
 from fedsolve.errors import FedsolveError
 from fedsolve.method import Method
-from fedsolve.model import Model
 from fedsolve.moments import Moments
-from fedsolve.result import Result, Seconds
+from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome, Progress, drive
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
@@ -146,15 +145,5 @@ def result_of(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rul
         "runtime": "flower",
         **{item.name: getattr(rules, item.name) for item in fields(rules) if item.name != "keys"},
     }
-    return Result(
-        method=method.name,
-        settings=settings,
-        clients=outcome.clients,
-        history=outcome.history,
-        seconds=Seconds(**outcome.seconds, total=seconds),
-        data={"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)},
-        models={},
-        shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
-        state=outcome.state,
-        server=method.figures(outcome.state),
-    )
+    data = {"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)}
+    return outcome.result(method, task, settings=settings, data=data, models={}, seconds=seconds)
