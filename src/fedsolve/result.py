@@ -159,7 +159,7 @@ class Result:
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5)
     >>> result = fs.run(fs.AFL(ridge=1.0), federation)
     >>> round(result.accuracy.mean, 2), sorted(result.metrics)[:3]
-    (0.92, ['accuracy', 'auc', 'balanced_accuracy'])
+    (0.95, ['accuracy', 'auc', 'balanced_accuracy'])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     fs.Result.load(result.save(Path(folder) / "run")).accuracy == result.accuracy
     True
