@@ -2,8 +2,9 @@
 PYTHON ?= python3
 DEMO := .venv
 DEV := .venv-dev
+DOCS := .venv-docs
 
-.PHONY: demo test test-long lint types bench clean
+.PHONY: demo test test-long lint types bench docs clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedsolve run
@@ -26,6 +27,10 @@ types: $(DEV)/ready
 bench: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks
 
+# Into build/site, without torch; whatever is wrong with a page or a reference stops it.
+docs: $(DOCS)/ready
+	$(DOCS)/bin/mkdocs build --strict
+
 $(DEMO)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(DEMO)
@@ -38,5 +43,11 @@ $(DEV)/ready: pyproject.toml constraints.txt
 	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
+$(DOCS)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(DEMO) $(DEV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(DEMO) $(DEV) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
