@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 import fedsolve as fs
 from fedsolve import blas
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes, Task
 from fedsolve.families import ridge as _ridge
 from fedsolve.features.maps import RandomProjection
 from fedsolve.methods.fedprior import Knowledge
@@ -223,7 +224,7 @@ def split_rows(federation: fs.Federation) -> list[tuple[Rows, Rows]]:
 
 def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], split: list[tuple[Rows, Rows]]) -> float:
     """Mean accuracy over clients of fedprior with everybody's moments, which have a column of ones."""
-    method, task = fs.FedPrior(), Task(total.targets, (phi.shape[1],))
+    method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
         model = method.personalize({"counted": np.array(True)}, message, task, Samples(phi[train], y[train]))

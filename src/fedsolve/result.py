@@ -113,6 +113,11 @@ class Result:
     shared: Model | None  # the one global model, where the method has one
     state: Arrays  # the server's
 
+    def __repr__(self) -> str:
+        mean = self.accuracy.mean
+        accuracy = "no accuracy" if mean is None else f"mean accuracy {mean:.4f}"
+        return f"Result({self.method!r}, {len(self.clients)} clients, {self.rounds} rounds, {accuracy})"
+
     @property
     def accuracy(self) -> Accuracy:
         """Accuracy over clients, at the last round."""

@@ -451,7 +451,9 @@ def test_a_model_finds_its_network_elsewhere(tmp_path: Path) -> None:
     moved = fs.load_model(tmp_path / "m.safetensors", features=f"onnx:{tmp_path / 'b.onnx'},{NORMAL}")
     np.testing.assert_array_equal(moved.scores(IMAGES), wanted)
     write_onnx(tmp_path / "b.onnx", seed=1)
-    with pytest.raises(DataError, match=r"its features are not those here: weights \w+ here, weights \w+ there"):
+    with pytest.raises(
+        DataError, match=r"the features here are not the federation's: weights \w+ here, weights \w+ there"
+    ):
         fs.load_model(tmp_path / "m.safetensors", features=f"onnx:{tmp_path / 'b.onnx'},{NORMAL}")
 
 

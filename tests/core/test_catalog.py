@@ -202,7 +202,7 @@ def test_npz_with_texts_as_labels_numbers_them_in_sorted_order(tmp_path: Path) -
         ({"x": X, "y": Y[:2]}, "4 inputs but 2 labels"),
         ({"x": np.where(X == 3, np.nan, X), "y": Y}, "inputs must be finite; got nan in row 2, column 0"),
         ({"x": X, "y": [0, 1, 0.5, 1]}, "labels must be integers; got 0.5 in row 2"),
-        ({"x": X, "y": Y.astype("S1")}, "labels must be one integer a sample"),
+        ({"x": X, "y": Y.astype("S1")}, "labels must be one integer per sample"),
         ({"x": X.astype(str), "y": Y}, "inputs must be an array of numbers"),
         ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": ["a", "b", "a", "c"]}, "test: unknown class 'c'"),
         ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": [0, 1, 0, 7]}, "test"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.data import images
+from fedsolve.data import folders
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 
@@ -59,7 +59,7 @@ def test_a_network_learns_from_pictures_of_any_size(tmp_path: Path) -> None:
     result = fs.run(fs.AFL(ridge=0.01, intercept=True), table.split("iid", clients=2, test=0.25))
     assert result.accuracy.mean == 1.0
     assert result.shared is not None
-    fresh = images.read(two_classes(tmp_path / "fresh", 3)).images
+    fresh = folders.read(two_classes(tmp_path / "fresh", 3)).images
     assert result.shared.predict(fresh).tolist() == [0, 0, 0, 1, 1, 1]
     reds = np.full((2, 30, 40, 3), (220, 20, 20), dtype=np.uint8)
     assert result.shared.predict(reds).tolist() == [1, 1]
@@ -101,7 +101,7 @@ def test_a_folder_a_client_is_a_natural_split(tmp_path: Path) -> None:
 
 def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
     pixels = paint(tmp_path / "set" / "a" / "0.png", (7, 5))
-    (found,) = images.read(tmp_path / "set").images
+    (found,) = folders.read(tmp_path / "set").images
     np.testing.assert_array_equal(found, pixels)
 
 
@@ -117,7 +117,7 @@ def test_other_kinds_of_pictures(tmp_path: Path) -> None:
     picture.convert("P").save(folder / "3.gif")
     deep = (np.arange(35, dtype=np.uint16) * 1800).reshape(5, 7)
     Image.fromarray(deep).save(folder / "4.png")
-    found = list(images.read(tmp_path / "set").images)
+    found = list(folders.read(tmp_path / "set").images)
     np.testing.assert_array_equal(found[1], np.rot90(pixels, -1))
     assert [each.shape for each in found[2:]] == [(5, 7, 3)] * 3
     np.testing.assert_array_equal(found[2][..., 0], np.asarray(picture.convert("L")))
@@ -148,19 +148,19 @@ def test_broken_pictures_are_named_or_skipped(tmp_path: Path) -> None:
 def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = two_classes(tmp_path / "set", 2)
     looked: list[Path] = []
-    real = images._look
-    monkeypatch.setattr(images, "_look", lambda path: (looked.append(path), real(path))[1])
-    images.read(root)
-    images.read(root)
+    real = folders._look
+    monkeypatch.setattr(folders, "_look", lambda path: (looked.append(path), real(path))[1])
+    folders.read(root)
+    folders.read(root)
     assert len(looked) == 4
     paint(root / "red" / "0.png", (50, 50))
-    images.read(root)
+    folders.read(root)
     assert len(looked) == 8
 
 
 def test_a_picture_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     root = two_classes(tmp_path / "set", 1)
-    found = images.read(root).images
+    found = folders.read(root).images
     paint(root / "red" / "0.png", (50, 50))
     with pytest.raises(DataError, match=r"red.0\.png was changed while it was used"):
         list(found)

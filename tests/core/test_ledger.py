@@ -20,7 +20,7 @@ from fedsolve.ledger.total import Total
 from tests.conftest import relative
 
 FEATURES, CLASSES = 12, 4
-TASK = fs.Task(CLASSES, (FEATURES,))
+TASK = fs.Task(fs.Classes(CLASSES), (FEATURES,))
 METHODS = [fs.AFL(ridge=0.1), fs.AFL(intercept=True), fs.FedHiP(), fs.APFL(d_primary=24, d_refine=8), fs.FedPrior()]
 
 

@@ -27,7 +27,7 @@ from fedsolve import arrays as named
 from fedsolve import codec
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, unknown
 from fedsolve.ledger.contribution import Contribution, claimed, read_bytes
 from fedsolve.ledger.influence import Influence, influence

@@ -23,7 +23,7 @@ from fedsolve.data import archives, catalog
 from fedsolve.errors import FedsolveError, unknown
 from fedsolve.features import maps
 from fedsolve.methods import CATALOGUE
-from fedsolve.runtime.loop import Progress
+from fedsolve.progress import Progress
 from fedsolve.study.compare import compare, data_of
 from fedsolve.study.experiment import Settings, method_of
 

@@ -21,6 +21,7 @@ from fedsolve.data.federation import Federation, Samples
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.parameters import whole
 from fedsolve.result import Result, Seconds
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
@@ -265,8 +266,7 @@ def run(
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
     if not isinstance(federation, Federation):
         raise ParameterError(f"run takes a Federation, as Table.split makes; got {type(federation).__name__}")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ParameterError(f"workers must be an integer of at least 0; got {workers!r}")
+    whole("workers", workers, 0)
     seed = check_seed(seed)
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:

@@ -20,12 +20,13 @@ from fedsolve.data.federation import Client, Samples, Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features.maps import difference
 from fedsolve.method import Fold, Method
+from fedsolve.parameters import whole
+from fedsolve.progress import Progress as Progress
 from fedsolve.result import Accuracy, ClientResult, Round
 from fedsolve.rng import derive
 
 LARGEST_PACE = 1e6
 Kind: TypeAlias = Literal["update", "evaluate"]
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 Keep: TypeAlias = Callable[[str, Arrays], object]  # told of every reply before it is folded; it may refuse one
 Tick: TypeAlias = Callable[[int], None]  # how many are done
@@ -229,8 +230,7 @@ def drive(
     """
     if not 0 < participation <= 1:
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
-    if isinstance(evaluate_every, bool) or not isinstance(evaluate_every, int) or evaluate_every < 1:
-        raise ParameterError(f"eval-every must be an integer of at least 1; got {evaluate_every!r}")
+    whole("eval-every", evaluate_every, 1)
     start = resume or Snapshot(0, method.init_server(task, derive(seed, "server")), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)

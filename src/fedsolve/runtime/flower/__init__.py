@@ -1,7 +1,7 @@
 """The round loop over Flower: a transport on a `Grid`, and the two apps. The only module that imports flwr.
 
 Two kinds of message: "query.hello", to which a site answers with its name and what its data look like, and
-"query.request", which carries a `loop.Request` and the terms that all sites agreed on. Nothing else is kept between
+"query.request", which carries a `loop.Request` and the task that all sites agreed on. Nothing else is kept between
 messages: Flower starts a new process for each, which takes seconds. Hence the hello of a method with one round carries
 its first message, and a site answers the first request with it, as if all sites had data like its own. Where that turns
 out to be so, the answer counts; where not, the site is asked again.
@@ -29,16 +29,18 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve import codec, parameters
 from fedsolve.arrays import Arrays, same
 from fedsolve.codec import Bytes
-from fedsolve.data.federation import Federation, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.moments import Moments
+from fedsolve.progress import Progress
 from fedsolve.result import Result, Seconds
 from fedsolve.rng import derive
 from fedsolve.runtime.inprocess import cores
-from fedsolve.runtime.loop import Failure, Inbox, Keep, Outcome, Progress, Tick, drive
+from fedsolve.runtime.loop import Failure, Inbox, Keep, Outcome, Tick, drive
 from fedsolve.runtime.sites import (
     VERSION,
     Description,
@@ -47,14 +49,13 @@ from fedsolve.runtime.sites import (
     Rules,
     Site,
     SplitSite,
-    Terms,
     agree,
     assumption,
     forget,
     from_text,
     opening,
-    own_terms,
     respond,
+    shared_text,
     to_text,
 )
 
@@ -115,14 +116,14 @@ def _describe(site: Site, message: Message, run: str) -> RecordDict:
     job = from_text(Job, str(head["job"]))
     description = site.describe(job)
     told = {"description": to_text(description)}
-    wanted = maps.in_words(str(head.get("features", "")), description.inputs)
-    if "body" not in message.content or description.space != wanted:  # with other features it says no more than that
+    task = description.task
+    wanted = maps.in_words(str(head.get("features", "")), task.inputs)
+    if "body" not in message.content or task.described != wanted:  # with other features it says no more than that
         return RecordDict({"head": ConfigRecord(dict(told))})
-    terms = own_terms(description)
-    request = opening(job, description.space, codec.decode(_unpacked(message.content)))
-    told["assumed"] = assumption(terms, request)
+    request = opening(job, task.described, codec.decode(_unpacked(message.content)))
+    told["assumed"] = assumption(shared_text(task, job), request)
     try:
-        answer = respond(site, job, terms, request, run)
+        answer = respond(site, job, task, request, run)
     except (FedsolveError, OSError) as error:
         return RecordDict({"head": ConfigRecord({**told, "failed": str(error)})})
     return RecordDict({"head": ConfigRecord(dict(told)), "body": _packed(answer)})
@@ -134,9 +135,9 @@ def _run(context: Context) -> str:
 
 def _respond(site: Site, message: Message, context: Context) -> RecordDict:
     head = message.content.config_records["head"]
-    job, terms = from_text(Job, str(head["job"])), from_text(Terms, str(head["terms"]))
+    job, task = from_text(Job, str(head["job"])), Task.from_text(str(head["task"]))
     data = _unpacked(message.content)
-    return RecordDict({"body": _packed(respond(site, job, terms, data, _run(context)))})
+    return RecordDict({"body": _packed(respond(site, job, task, data, _run(context)))})
 
 
 def _answered(message: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
@@ -157,7 +158,7 @@ def _answered(message: Message, context: Context, work: Callable[[], RecordDict]
 class Early:
     """The answer to a first request that came with a hello."""
 
-    assumed: str  # the digest of the terms and the request that it answers
+    assumed: str  # the digest of the task and the request that it answers
     path: Path  # where it waits for its turn
 
 
@@ -183,14 +184,13 @@ class FlowerTransport:
         grid: Grid,
         nodes: Mapping[str, int],
         job: Job,
-        terms: Terms,
         task: Task,
         timeout: float,
         early: Mapping[str, Early | Failure] | None = None,
     ):
         self._grid, self._nodes, self._timeout = grid, dict(nodes), timeout
-        self._terms, self._early = terms, dict(early or {})
-        self._head = {"job": to_text(job), "terms": to_text(terms)}
+        self._early = dict(early or {})
+        self._head = {"job": to_text(job), "task": shared_text(task, job)}
         self._largest = 4 * task.width**2  # bytes of an answer: half a Gram matrix, until one is there
         self._measured = False
         self._last: tuple[Bytes, ArrayRecord] | None = None
@@ -226,7 +226,7 @@ class FlowerTransport:
     def _send(self, client: str, data: Bytes, there: set[int]) -> _Sent:
         deadline = time.monotonic() + self._timeout
         early = self._early.pop(client, None)
-        if isinstance(early, Failure) or (early and early.assumed == assumption(self._terms, data)):
+        if isinstance(early, Failure) or (early and early.assumed == assumption(self._head["task"], data)):
             return _Sent(client, None, deadline, early)
         if self._nodes[client] not in there:
             return _Sent(client, None, deadline)
@@ -325,7 +325,7 @@ class Opening:
         known = bool(rules.sites) and all(name in rules.keys for name in rules.sites)
         if method.rounds > 1 or method.processes or not known or rules.participation < 1:
             return None
-        tasks = (Task(2, (3,)), Task(3, (5,)))
+        tasks = (Task(Classes(2), (3,)), Task(Classes(3), (5,)))
         first, second = (
             method.message(method.init_server(task, derive(job.seed, "server")), rules.sites[0]) for task in tasks
         )
@@ -501,7 +501,7 @@ def serve(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
             opening = Opening.of(method, job, rules, Path(folder))
         nodes, descriptions, early = meet(grid, job, rules, say, opening)
-        task, terms = agree(descriptions, job)
+        task = agree(descriptions, job)
         samples = sum(site.samples for site in descriptions.values())
         say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
         if method.rounds > 1:
@@ -510,7 +510,7 @@ def serve(
         outcome = drive(
             method,
             task,
-            FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
+            FlowerTransport(grid, nodes, job, task, rules.timeout, early),
             seed=job.seed,
             participation=rules.participation,
             tolerate=True,
