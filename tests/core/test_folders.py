@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.data import folders
+from fedsolve.data import catalog, folders
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 
@@ -97,6 +97,57 @@ def test_a_folder_a_client_is_a_natural_split(tmp_path: Path) -> None:
     federation = table.split("by-client", test=0)
     assert sorted(federation.clients) == ["north", "south"]
     assert [len(client.train) for client in federation.clients.values()] == [6, 6]
+
+
+def test_a_folder_below_the_classes_is_not_taken_for_the_class(tmp_path: Path) -> None:
+    """The official layout of Tiny-ImageNet, where each class has a folder called images."""
+    for wnid in ("n01443537", "n01629819"):
+        for number in range(3):
+            paint(tmp_path / "train" / wnid / "images" / f"{wnid}_{number}.JPEG")
+    table = fs.load(str(tmp_path / "train"))
+    wanted = (
+        r"all labels are equal \('images', 6 samples\).*read as CLIENT/CLASS/FILE, so "
+        r"n01443537/images/n01443537_0\.JPEG is of class 'images'; if 'n01443537' is a class, move its pictures up"
+    )
+    with pytest.raises(DataError, match=wanted):
+        table.split("by-client")
+    network = f"onnx:{write_onnx(tmp_path / 'm.onnx')},{NORMAL}"
+    done = shell(tmp_path, "run", "--data", "train", "--partition", "by-client", "--features", network, "--quiet")
+    assert done.returncode == 2 and "CLIENT/CLASS/FILE" in done.stderr
+    assert not (tmp_path / "cache" / "features").exists()  # refused before features that take time
+
+
+def test_one_folder_is_one_class(tmp_path: Path) -> None:
+    paint(tmp_path / "set" / "red" / "0.png")
+    paint(tmp_path / "set" / "red" / "1.png")
+    with pytest.raises(
+        DataError, match=r"read as CLASS/FILE, so red/0\.png is of class 'red'; give each class a folder"
+    ):
+        fs.load(str(tmp_path / "set")).split("iid", clients=1)
+
+
+def test_a_folder_is_found_where_data_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    with pytest.raises(fs.FedsolveError, match=r"NAME for NAME\.npz or a folder NAME of pictures in \$FEDSOLVE_DATA"):
+        fs.load("imagenet-r")
+    said = catalog.absent("imagenet-r")
+    assert "imagenet-r.npz" in said and "a folder imagenet-r of pictures" in said and "holds neither" in said
+    (tmp_path / "imagenet-r").mkdir()
+    assert catalog.absent("imagenet-r")  # empty
+    two_classes(tmp_path / "imagenet-r", 2)
+    assert catalog.absent("imagenet-r") == ""
+    table = fs.load("imagenet-r")
+    assert (table.name, table.class_names, len(table.labels)) == ("imagenet-r", ("blue", "red"), 4)
+    with pytest.raises(fs.FedsolveError, match="did you mean 'imagenet-r'"):
+        fs.load("imagenet-s")
+    np.savez(tmp_path / "imagenet-r.npz", x=np.ones((2, 1)), y=np.arange(2))
+    assert len(fs.load("imagenet-r").labels) == 2  # the file comes first
+
+
+def test_a_folder_of_thousands_is_shown_short(tmp_path: Path) -> None:
+    table = fs.load(str(two_classes(tmp_path / "set")))
+    for each in (table, table.inputs, folders.read(tmp_path / "set")):
+        assert len(repr(each)) < 500 and ".png" not in repr(each)
 
 
 def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:

@@ -470,9 +470,9 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
     met, told, _ = meet(grid, job, rules, print)
-    task, terms = sites.agree(told, job)
+    task = sites.agree(told, job)
     gone = grid.nodes.pop(999)
-    transport = flower.FlowerTransport(grid, met, job, terms, task, 60.0)
+    transport = flower.FlowerTransport(grid, met, job, task, 60.0)
     outcome = drive(fs.AFL(), task, transport, seed=4, tolerate=True)
     assert outcome.failed == {"ward-b": "its node is not connected"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)

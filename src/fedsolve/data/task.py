@@ -88,6 +88,11 @@ class Classes:
         raw = np.asarray(labels)
         if self.names:
             return self._numbers(raw, whose)
+        if raw.ndim == 1 and raw.dtype.kind == "U" and len(raw):
+            raise DataError(
+                f"{whose}: labels must be integers from 0 to {self.count - 1}, since the classes have no names; "
+                f"got {str(raw[0])!r} in row 0"
+            )
         numbers = check_labels(raw, whose)
         check_range(numbers, self.count, whose)
         return numbers
