@@ -472,6 +472,8 @@ def test_a_folder_of_timm_says_that_timm_is_missing(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     config = {"architecture": "resnet18", "model_type": "timm_wrapper", "num_classes": 2, "num_features": 512}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="needs a package that is not installed: .* requires the timm library") as error:
+    with pytest.raises(
+        DataError, match=r"needs a package that is not installed: .* requires the timm library"
+    ) as error:
         maps.parse(f"hf:{tmp_path}")
     assert "None" not in str(error.value) and "pip install timm" in str(error.value)
