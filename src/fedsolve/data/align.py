@@ -50,15 +50,15 @@ def align(table: Table, task: Task, whose: str) -> Table:
     )
 
 
-def _order(columns: tuple[str, ...], wanted: tuple[str, ...], whose: str) -> list[int] | None:
+def _order(columns: tuple[str, ...], names: tuple[str, ...], whose: str) -> list[int] | None:
     """Where each wanted column stands; None where they stand as they should or have no names."""
-    if not columns or not wanted or columns == wanted:
+    if not columns or not names or columns == names:
         return None
-    missing, extra = sorted(set(wanted) - set(columns)), sorted(set(columns) - set(wanted))
+    missing, extra = sorted(set(names) - set(columns)), sorted(set(columns) - set(names))
     if missing or extra:
         parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
-        raise DataError(f"{whose}: it {' and '.join(parts)}; wanted the columns {', '.join(wanted)}")
-    return [columns.index(name) for name in wanted]
+        raise DataError(f"{whose}: it {' and '.join(parts)}; wanted the columns {', '.join(names)}")
+    return [columns.index(name) for name in names]
 
 
 def _ordered(inputs: Array, order: list[int] | None) -> Array:

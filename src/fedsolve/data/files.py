@@ -85,13 +85,13 @@ def _csv_columns(file: TextIO, source: str) -> dict[str, Array]:
         raise DataError(f"{source} holds no samples")
     if fault:
         raise DataError(f"{source}: every column but the label and 'client' must hold numbers ({fault})")
-    found: dict[str, Array] = {"x": np.frombuffer(values, np.float64).reshape(rows, len(places))}
+    arrays: dict[str, Array] = {"x": np.frombuffer(values, np.float64).reshape(rows, len(places))}
     for key, kept in texts.items():
         stripped = np.array([text.strip() for text in kept])
         if (stripped == "").any():
             raise DataError(f"{source}: the {_WORDS[key]} in row {int(np.argmax(stripped == ''))} is missing")
-        found[key] = _numbers_or_texts(stripped) if key == "y" else stripped  # "007" is not 7
-    return found | {NAMES: np.array(columns["x"])}
+        arrays[key] = _numbers_or_texts(stripped) if key == "y" else stripped  # "007" is not 7
+    return arrays | {NAMES: np.array(columns["x"])}
 
 
 def _fields(places: list[int]) -> Callable[[list[str]], Sequence[str]]:
@@ -131,11 +131,11 @@ def _parquet(path: Path) -> dict[str, Array]:
     try:
         table = pq.read_table(path)
         columns = _columns(table.column_names, str(path))
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         texts = [name for name in columns["x"] if not _is_number(pa, table.schema.field(name).type)]
         if texts:
             raise DataError(f"{path}: column {texts[0]!r} does not hold numbers; encode it or leave it out")
-        found["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
+        arrays["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
         for key in ("y", "client"):
             if columns[key]:
                 column = table[columns[key][0]]
@@ -147,8 +147,8 @@ def _parquet(path: Path) -> dict[str, Array]:
                 if column.null_count:
                     raise DataError(f"{path}: a {_WORDS[key]} is missing")
                 values = column.to_numpy()
-                found[key] = values.astype(np.str_) if texts else values
-        return found | {NAMES: np.array(columns["x"])}
+                arrays[key] = values.astype(np.str_) if texts else values
+        return arrays | {NAMES: np.array(columns["x"])}
     except pa.ArrowException as error:
         raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
 

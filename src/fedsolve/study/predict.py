@@ -98,7 +98,7 @@ def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progr
     return Predictions(labels, names, scores, accuracy, tuple(str(path.relative_to(root)) for path in pictures.files))
 
 
-def write_predictions(found: Predictions, path: Path) -> None:
+def write_predictions(predictions: Predictions, path: Path) -> None:
     """Write a .csv (label, then one score per class) or an .npz (`label`, `scores`): whole, or not at all."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".npz"):
@@ -109,14 +109,14 @@ def write_predictions(found: Predictions, path: Path) -> None:
         raise DataError(f"{path} is a folder; name a file")
     if suffix == ".npz":
         binary = io.BytesIO()
-        np.savez(binary, label=found.labels, scores=found.scores)
+        np.savez(binary, label=predictions.labels, scores=predictions.scores)
         write_bytes(path, binary.getvalue())
         return
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    files = [[file] for file in found.files] or [[]] * len(found.names)
-    scores = [f"score_{number}" for number in range(found.scores.shape[1])]
-    writer.writerow([*["file"] * bool(found.files), "label", *scores])
-    for file, name, row in zip(files, found.names, found.scores.tolist(), strict=True):
+    files = [[file] for file in predictions.files] or [[]] * len(predictions.names)
+    scores = [f"score_{number}" for number in range(predictions.scores.shape[1])]
+    writer.writerow([*["file"] * bool(predictions.files), "label", *scores])
+    for file, name, row in zip(files, predictions.names, predictions.scores.tolist(), strict=True):
         writer.writerow([*file, name, *row])
     write_bytes(path, text.getvalue().encode())
