@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,9 @@ class Contribution:
     client: str
     arrays: Arrays
     digest: str  # of the arrays
+
+    def __repr__(self) -> str:
+        return f"Contribution({reprlib.repr(self.client)}, {self.digest})"
 
     @classmethod
     def of(cls, client: str, arrays: Arrays) -> Contribution:
