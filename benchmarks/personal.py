@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 import fedsolve as fs
 from fedsolve import blas
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes, Task
 from fedsolve.families.ridge import linear
 from fedsolve.features.maps import RandomProjection
 from fedsolve.method import Server, Site
@@ -178,7 +179,9 @@ def streams(
     settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    seeds = fs.APFL().init_server(Server(Task(int(y.max()) + 1, x.shape[1:]), 0, derive(seed, "server")))["seeds"]
+    seeds = fs.APFL().init_server(Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server")))[
+        "seeds"
+    ]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
     widths = {int(width) for width in ranges["d_primary"]} if "apfl grid" in {name for _, name in wanted} else set()
@@ -226,7 +229,7 @@ def split_rows(federation: fs.Federation) -> list[tuple[Rows, Rows]]:
 
 def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], split: list[tuple[Rows, Rows]]) -> float:
     """Mean accuracy over clients of fedprior with everybody's moments, which have a column of ones."""
-    method, task = fs.FedPrior(), Task(total.targets, (phi.shape[1],))
+    method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
         model = method.personalize({"counted": np.array(True)}, message, task, Samples(phi[train], y[train]))

@@ -180,6 +180,11 @@ class Result:
     baseline: Mapping[str, float] = field(default_factory=dict)  # of each client's commonest class, all samples pooled
     confusion: tuple[tuple[int, ...], ...] = ()  # of personal models, all samples pooled: one row per true class
 
+    def __repr__(self) -> str:
+        mean = self.accuracy.mean
+        accuracy = "no accuracy" if mean is None else f"mean accuracy {mean:.4f}"
+        return f"Result({self.method!r}, {len(self.clients)} clients, {self.rounds} rounds, {accuracy})"
+
     @property
     def accuracy(self) -> Spread:
         """Accuracy over clients, at the last round."""

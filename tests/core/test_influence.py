@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import fedsolve as fs
-from fedsolve.data.federation import Table
+from fedsolve.data.table import Table
 from fedsolve.features.maps import parse
 from fedsolve.ledger.influence import SUSPECT, Influence, influence
 from fedsolve.solver import cross_validated_ridge

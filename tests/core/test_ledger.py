@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ import pytest
 import fedsolve as fs
 from fedsolve import arrays as named
 from fedsolve import codec
+from fedsolve.features.maps import parse
 from fedsolve.ledger import validate
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.database import FOLD
 from fedsolve.ledger.store import Ledger
-from fedsolve.ledger.terms import Terms
+from fedsolve.ledger.terms import Terms, load_terms, reply
 from fedsolve.ledger.total import Total
 from tests.conftest import relative
 from tests.contexts import site
 
 FEATURES, CLASSES = 12, 4
-TASK = fs.Task(CLASSES, (FEATURES,))
+TASK = fs.Task(fs.Classes(CLASSES), (FEATURES,))
 METHODS = [fs.AFL(ridge=0.1), fs.AFL(intercept=True), fs.FedHiP(), fs.APFL(d_primary=24, d_refine=8), fs.FedPrior()]
 
 
@@ -360,3 +362,43 @@ def test_terms_know_the_column_of_ones() -> None:
     from fedsolve.features.maps import Ones
 
     assert Terms.make(fs.AFL(), with_ones.with_features(Ones()).task).ones == FEATURES
+
+
+def format_1(terms: Terms) -> dict[str, str]:
+    """What version 0.1.0 wrote of terms, beside the arrays."""
+    task, texts = terms.task, terms.metadata()
+    return {key: value for key, value in texts.items() if key != "task"} | {
+        "fedsolve": "1",
+        "classes": str(task.classes),
+        "class_names": json.dumps(task.class_names),
+        "feature_names": json.dumps(task.feature_names),
+        "inputs": json.dumps(task.inputs),
+        "features": str(task.features),
+        "identity": task.features.identity,
+        "width": json.dumps(task.shape),
+    }
+
+
+def test_a_ledger_and_an_invitation_of_version_0_1_0_still_serve(tmp_path: Path) -> None:
+    target = fs.Classes(CLASSES, tuple("abcd"))
+    task = fs.Task(target, (FEATURES,), parse("random:9,relu,1"), tuple(f"x{i}" for i in range(FEATURES)))
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), task, seed=3) as ledger:
+        terms = ledger.terms
+    written = named.under("start", terms.start) | named.under("sent", terms.message)
+    with sqlite3.connect(tmp_path / "fed.db") as db:
+        db.execute("UPDATE terms SET data = ?", (codec.encode(written, format_1(terms)),))
+    codec.write_file(tmp_path / "i.st", named.under("sent", terms.message), format_1(terms))
+    invited = load_terms(tmp_path / "i.st")
+    assert invited.task == task and invited.digest == terms.digest
+    x, y = data(1)
+    _, sent, _ = reply(invited.method, task, 3, invited.message, "a", fs.Samples(task.features(x), y))
+    with Ledger(tmp_path / "fed.db") as ledger:
+        assert ledger.terms.digest == terms.digest and ledger.terms.task.target == target
+        answer = ledger.offer(Contribution.of("a", sent).write(invited))
+        assert answer.event == "added", answer
+
+
+def test_the_digest_of_terms_is_that_of_version_0_1_0() -> None:
+    """Contributions that are on their way must fit the ledger of a newer version."""
+    task = fs.Task(fs.Classes(2, ("ill", "well")), (3,), parse("random:9,relu,1"), ("age", "pulse", "weight"))
+    assert Terms.make(fs.FedHiP(), task).digest == "0223765e4bfe26acb9bfe2fae2c0578b"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve import arrays, codec
-from fedsolve.data.federation import Federation, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
 from fedsolve.result import ClientResult, Result, Spread, spreads
 
@@ -68,11 +69,17 @@ def test_a_model_file_holds_weight_and_all_it_takes_to_predict(tmp_path: Path, m
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         assert file.get_tensor("weight").shape == (5, 3)  # features x classes
         metadata = file.metadata()
+    assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task"}
+    assert metadata["fedsolve"] == "2"
     assert metadata["method"] == "fedhip"
-    assert metadata["classes"] == "3"
-    assert metadata["features"] == "identity"
-    assert json.loads(metadata["class_names"]) == ["red", "green", "blue"]
-    assert json.loads(metadata["inputs"]) == [5]
+    assert json.loads(metadata["task"]) == {
+        "target": {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]},
+        "inputs": [5],
+        "feature_names": [],
+        "features": "identity",
+        "identity": "identity",
+        "shape": [5],
+    }
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 6), (4, 1, 5), (4, 5, 1)])
@@ -85,7 +92,7 @@ def test_inputs_of_the_wrong_shape_are_refused(model: fs.Model, shape: tuple[int
 def test_inputs_that_are_not_finite_numbers_are_refused(model: fs.Model) -> None:
     with pytest.raises(DataError, match="inputs must be finite; got nan in row 0, column 2"):
         model.predict([[0, 0, np.nan, 0, 0]])
-    with pytest.raises(DataError, match="one row a sample"):
+    with pytest.raises(DataError, match="one row per sample"):
         model.predict(np.zeros(5))
 
 
@@ -107,7 +114,7 @@ def refused(path: Path, *wanted: str) -> None:
 
 @given(cut=st.integers(0, 10_000))
 def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    task = Task(2, (3,))
+    task = Task(Classes(2), (3,))
     whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
     path = tmp_path_factory.getbasetemp() / "cut.safetensors"
     path.write_bytes(whole)
@@ -118,7 +125,7 @@ def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, 
 
 @pytest.mark.parametrize("bit", [1, 32])
 def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit: int) -> None:
-    task, path = Task(2, (3,)), tmp_path / "spoilt.safetensors"
+    task, path = Task(Classes(2), (3,)), tmp_path / "spoilt.safetensors"
     whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
@@ -130,21 +137,62 @@ def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit
             assert found.predict(np.ones((4, 3))).shape == (4,)
 
 
+def format_1(model: fs.Model) -> dict[str, str]:
+    """What version 0.1.0 wrote beside the arrays of a model."""
+    return {
+        "fedsolve": "1",
+        "method": model.method.name,
+        "settings": model.metadata()["settings"],
+        "owner": model.owner,
+        "classes": str(model.task.classes),
+        "class_names": json.dumps(model.task.class_names),
+        "feature_names": json.dumps(model.task.feature_names),
+        "inputs": json.dumps(model.task.inputs),
+        "features": str(model.task.features),
+        "space": model.task.described,
+    }
+
+
+def test_a_model_of_format_1_still_loads(tmp_path: Path, model: fs.Model) -> None:
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, format_1(model))
+    old = fs.load_model(tmp_path / "m.safetensors")
+    assert (old.task, old.method, old.owner) == (model.task, model.method, model.owner)
+    assert arrays.same(old.arrays, model.arrays)
+
+
+def spoil(metadata: dict[str, str], key: str, value: str | None) -> dict[str, str]:
+    return {k: v for k, v in (metadata | {key: value}).items() if v is not None}
+
+
+ANY_FORMAT = [
+    ("fedsolve", None, "is not a fedsolve model of format 1 or 2; it says 'none'"),
+    ("fedsolve", "3", "is not a fedsolve model of format 1 or 2; it says '3'"),
+    ("method", "magic", "unknown method 'magic'"),
+    ("method", None, "damaged"),
+    ("settings", '{"alpha": -1}', "parameter 'alpha' of FedHiP"),
+    ("settings", '{"gamma": 1}', "'gamma'"),
+    ("settings", "{", "damaged"),
+    ("settings", "7", "m.safetensors"),
+    ("owner", None, "damaged"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), [*ANY_FORMAT, ("task", None, "damaged"), ("task", "[", "damaged")])
+def test_a_model_whose_metadata_lie_is_refused(
+    tmp_path: Path, model: fs.Model, key: str, value: str | None, wanted: str
+) -> None:
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, spoil(model.metadata(), key, value))
+    refused(tmp_path / "m.safetensors", wanted)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [
-        ("fedsolve", None, "is not a fedsolve model of format 1; it says 'none'"),
-        ("fedsolve", "2", "is not a fedsolve model of format 1; it says '2'"),
-        ("method", "magic", "unknown method 'magic'"),
-        ("method", None, "damaged"),
-        ("settings", '{"alpha": -1}', "parameter 'alpha' of FedHiP"),
-        ("settings", '{"gamma": 1}', "'gamma'"),
-        ("settings", "{", "damaged"),
-        ("settings", "7", "m.safetensors"),
+        *ANY_FORMAT,
         ("classes", "4", "4 classes"),
         ("classes", "many", "damaged"),
         ("classes", None, "damaged"),
-        ("inputs", "[6]", "its features are not those here: (6,) here, (5,) there"),
+        ("inputs", "[6]", "the features here are not the federation's: (6,) here, (5,) there"),
         ("inputs", "[[5]]", "([5],) here"),
         ("inputs", "5", "damaged"),
         ("features", "magic", "unknown feature map 'magic'"),
@@ -152,13 +200,40 @@ def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit
         ("space", None, "damaged"),
         ("class_names", '["red"]', "m.safetensors"),
         ("class_names", "7", "damaged"),
-        ("owner", None, "damaged"),
     ],
 )
-def test_a_model_whose_metadata_lie_is_refused(
+def test_a_model_of_format_1_whose_metadata_lie_is_refused(
     tmp_path: Path, model: fs.Model, key: str, value: str | None, wanted: str
 ) -> None:
-    metadata = {k: v for k, v in (model.metadata() | {key: value}).items() if v is not None}
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, spoil(format_1(model), key, value))
+    refused(tmp_path / "m.safetensors", wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"target": {"kind": "numbers", "count": 3, "names": []}}, "'numbers'; this version knows classes"),
+        ({"target": {"kind": "classes", "count": 4, "names": []}}, "4 classes"),
+        ({"target": {"kind": "classes", "count": 3, "names": ["red"]}}, "must name each of 3 classes; got 1"),
+        ({"target": {"kind": "classes", "count": "3", "names": []}}, "classes must be an integer"),
+        ({"target": {"kind": [], "count": 3, "names": []}}, "damaged"),
+        ({"target": 7}, "damaged"),
+        ({"inputs": [6]}, "the features here have the shape (6,), not the federation's (5,)"),
+        ({"inputs": [[5]]}, "damaged"),
+        ({"inputs": 5}, "damaged"),
+        ({"feature_names": "abcde"}, "damaged"),
+        ({"features": "magic"}, "unknown feature map 'magic'"),
+        ({"features": "unit"}, "the features here are not the federation's: unit here, identity there"),
+        ({"identity": "abc"}, "abc there"),
+        ({"identity": None}, "damaged"),
+        ({"shape": [4]}, "the features here have the shape (5,), not the federation's (4,)"),
+    ],
+)
+def test_a_model_whose_task_lies_is_refused(
+    tmp_path: Path, model: fs.Model, change: dict[str, Any], wanted: str
+) -> None:
+    metadata = model.metadata()
+    metadata["task"] = json.dumps(json.loads(metadata["task"]) | change)
     codec.write_file(tmp_path / "m.safetensors", model.arrays, metadata)
     refused(tmp_path / "m.safetensors", wanted)
 

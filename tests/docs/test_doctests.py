@@ -25,7 +25,7 @@ FILES = sorted(
 # What a user calls: each has an example of its own, or one on its class.
 CALLED = [
     fs.load,
-    fs.Federation.from_arrays,
+    fs.Federation,
     fs.Table.split,
     fs.by_client,
     fs.classes,

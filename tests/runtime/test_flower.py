@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedsolve.data.folders import Images
 
 import fedsolve as fs
 from fedsolve import arrays, codec, parameters
 from fedsolve.blas import packed_diagonal
 from fedsolve.checks import sample_federation
 from fedsolve.data import catalog
-from fedsolve.data.images import Images
 from fedsolve.errors import DataError
 from fedsolve.methods import CATALOGUE, create
 from tests.contract.test_catalogue import SMALL
@@ -551,9 +551,9 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
     met, told, _ = meet(grid, job, rules, print)
-    task, terms = sites.agree(told, job)
+    task = sites.agree(told, job)
     gone = grid.nodes.pop(999)
-    way = transport.FlowerTransport(grid, met, job, terms, task, 60.0)
+    way = transport.FlowerTransport(grid, met, job, task, 60.0)
     outcome = drive(fs.AFL(), task, way, seed=4, tolerate=True)
     assert outcome.failed == {"ward-b": "its node is not connected"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)

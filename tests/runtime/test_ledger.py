@@ -69,7 +69,7 @@ def followed(lines: list[str], held: dict[str, str]) -> None:
 
 
 def survive(path: Path, kills: int) -> None:
-    Ledger.create(path, fs.AFL(), fs.Task(3, (40,))).close()
+    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
     held: dict[str, str] = {}
     rng, acknowledged = np.random.default_rng(0), 0
     for seed in range(kills):
@@ -112,7 +112,7 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 def test_processes_side_by_side_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
-    Ledger.create(path, fs.AFL(), fs.Task(3, (40,))).close()
+    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
     processes = [writer(path, seed, 60) for seed in (1, 2, 3)]
     held: dict[str, str] = {}
     for process in processes:
@@ -214,7 +214,7 @@ def damaged(rng: np.random.Generator, terms: Terms, inside: list[Contribution], 
         old = inside[int(rng.integers(len(inside)))]
         return bytes(Contribution.of(f"new-{number}", old.arrays).write(terms))
     if kind == "elsewhere":
-        task = fs.Task(CLASSES, (FEATURES,), parse("unit"))
+        task = fs.Task(fs.Classes(CLASSES), (FEATURES,), parse("unit"))
         return bytes(honest.write(Terms.make(terms.method, task)))
     if kind == "other method":
         return bytes(honest.write(Terms.make(fs.APFL(d_primary=FEATURES), TASK)))

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, unknown
 from fedsolve.ledger import database
 from fedsolve.ledger.contribution import Contribution, read_bytes, sender
@@ -48,7 +48,7 @@ class Ledger:
     >>> import fedsolve as fs
     >>> from fedsolve.ledger.contribution import Contribution
     >>> folder, rng = tempfile.TemporaryDirectory(), np.random.default_rng(0)
-    >>> ledger = fs.Ledger.create(f"{folder.name}/fed.db", fs.AFL(), fs.Task(classes=2, inputs=(3,)))
+    >>> ledger = fs.Ledger.create(f"{folder.name}/fed.db", fs.AFL(), fs.Task(fs.Classes(2), (3,)))
     >>> for ward in ("north", "south"):
     ...     moments = fs.Moments.of(rng.normal(size=(20, 3)), rng.integers(2, size=20), classes=2)
     ...     print(ledger.add(Contribution.of(ward, moments.arrays())))

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedsolve import codec
 from fedsolve.arrays import take, under
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError
+from fedsolve.parameters import whole
 from fedsolve.result import CHECKPOINT, Round, versions
 from fedsolve.runtime.client import Memory
 from fedsolve.runtime.drive import Snapshot
@@ -29,8 +30,7 @@ class Checkpoint:
     identity: Mapping[str, Any] = field(default_factory=dict)  # what must be the same to go on
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 0:
-            raise ParameterError(f"checkpoint must be a number of rounds of at least 1; got {self.every!r}")
+        whole("checkpoint", self.every, 0)
         if self.resume and not self.path.is_file():
             raise DataError(f"there is nothing to resume in {self.folder}: it holds no {CHECKPOINT}")
 

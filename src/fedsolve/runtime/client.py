@@ -13,7 +13,9 @@ from fedsolve import arrays as named
 from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes, encode, read
-from fedsolve.data.federation import Client, Samples, Task
+from fedsolve.data.federation import Client
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site

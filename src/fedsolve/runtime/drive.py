@@ -14,11 +14,13 @@ import numpy as np
 
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Method, Server
 from fedsolve.metrics import figures
 from fedsolve.model import Model
+from fedsolve.parameters import whole
+from fedsolve.progress import Progress
 from fedsolve.result import ClientResult, Result, Round, Seconds, spreads
 from fedsolve.rng import derive
 from fedsolve.runtime.client import Kind, Request
@@ -26,7 +28,6 @@ from fedsolve.runtime.gather import Gathering, Plain, Tick, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
 
@@ -111,8 +112,7 @@ def drive(
     """
     if not 0 < participation <= 1:
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
-    if isinstance(evaluate_every, bool) or not isinstance(evaluate_every, int) or evaluate_every < 1:
-        raise ParameterError(f"eval-every must be an integer of at least 1; got {evaluate_every!r}")
+    whole("eval-every", evaluate_every, 1)
     gathering = gathering or Plain()
     start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
     clock = _Clock(start.seconds)
