@@ -232,9 +232,9 @@ def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], spl
     method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
-        site = Site(task, Samples(phi[train], y[train]), 1, derive(seed, "personalize"), counted=True)
+        site = Site(task, Samples(phi[train], y[train]), 1, derive(0, "personalize"), counted=True)
         model = method.personalize({}, message, site).model
-        right.append(float((method.predict(model, phi[test]).argmax(1) == y[test]).mean()))
+        right.append(float((method.predict(model, phi[test], task).argmax(1) == y[test]).mean()))
     return float(np.mean(right))
 
 
