@@ -251,7 +251,7 @@ def apfl_accuracy(
         classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]
         unseen = classes - targets / (1.0 - leverage)
-        beta, lam = method._choose(unseen, psi[train], targets, Samples(psi[train], y[train]))
+        (beta, lam), _ = method._choose(unseen, psi[train], targets, y[train], 1.0)
         weights = solve(fs.Moments.of(psi[train], targets), beta, solver="auto").weights
         hits = (scores[test] + lam * (psi[test] @ weights)).argmax(1) == y[test]
         right.append(float(hits.mean()))
