@@ -1,4 +1,4 @@
-"""Files that version 0.1 wrote still load, and predict the same. They lie in format1/, with what they predicted then."""
+"""Files that version 0.1 wrote still load and predict the same; format1/ holds them, with what they predicted then."""
 
 from __future__ import annotations
 
