@@ -179,9 +179,8 @@ def streams(
     settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    seeds = fs.APFL().init_server(Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server")))[
-        "seeds"
-    ]
+    here = Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server"))
+    seeds = fs.APFL().init_server(here)["seeds"]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
     widths = {int(width) for width in ranges["d_primary"]} if "apfl grid" in {name for _, name in wanted} else set()
@@ -200,7 +199,7 @@ def streams(
                     priors[setting][f"d_primary={width} gamma={gamma:g}"] = scores
             if width == wide and (setting, "apfl wide") in wanted:
                 method = fs.APFL(d_primary=wide)
-                state = method.aggregate({"seeds": seeds}, total.arrays())
+                state = method.aggregate({"seeds": seeds}, total.arrays(), here)
                 scores = phi @ state["weight"].astype(np.float32)
                 psi = refine[method.d_refine]
                 accuracy = apfl_accuracy(method, scores, float(state["leverage"]), psi, y, split)
@@ -232,8 +231,9 @@ def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], spl
     method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
-        model = method.personalize({"counted": np.array(True)}, message, task, Samples(phi[train], y[train]))
-        right.append(float((method.predict(model, phi[test]).argmax(1) == y[test]).mean()))
+        site = Site(task, Samples(phi[train], y[train]), 1, derive(0, "personalize"), counted=True)
+        model = method.personalize({}, message, site).model
+        right.append(float((method.predict(model, phi[test], task).argmax(1) == y[test]).mean()))
     return float(np.mean(right))
 
 
@@ -251,7 +251,7 @@ def apfl_accuracy(
         classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]
         unseen = classes - targets / (1.0 - leverage)
-        beta, lam = method._choose(unseen, psi[train], targets, Samples(psi[train], y[train]))
+        (beta, lam), _ = method._choose(unseen, psi[train], targets, y[train], 1.0)
         weights = solve(fs.Moments.of(psi[train], targets), beta, solver="auto").weights
         hits = (scores[test] + lam * (psi[test] @ weights)).argmax(1) == y[test]
         right.append(float(hits.mean()))

@@ -6,6 +6,7 @@ import json
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,6 +102,8 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     try:
         task = _task(metadata, features)
         settings = json.loads(metadata["settings"])
+        if metadata["fedsolve"] == "1":
+            arrays, settings = _of_format_1(arrays, metadata["method"], settings)
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
         if method.name != metadata["method"]:
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
@@ -115,6 +118,16 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)
+
+
+def _of_format_1(
+    arrays: dict[str, Array], method: str, settings: dict[str, Any]
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What version 0.1.0 wrote, as it is now: networks held their number of classes, and `local` all its parameters."""
+    if method == "local":
+        ridge = {name: settings.pop(name) for name in ("ridge", "intercept")}
+        settings = ridge if settings["model"] == "ridge" else settings
+    return {name: array for name, array in arrays.items() if name != "classes"}, settings
 
 
 def _task(metadata: dict[str, str], features: str) -> Task:

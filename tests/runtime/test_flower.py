@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedsolve.data.folders import Images
 
 import fedsolve as fs
 from fedsolve import arrays, codec, parameters
 from fedsolve.blas import packed_diagonal
 from fedsolve.checks import sample_federation
 from fedsolve.data import catalog
+from fedsolve.data.folders import Images
 from fedsolve.errors import DataError
 from fedsolve.methods import CATALOGUE, create
 from tests.contract.test_catalogue import SMALL
@@ -586,9 +586,9 @@ def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
     outcome = served(InProcessGrid(make_client_app(), nodes, lose_the_first), fs.FedHiP(), timeout=1.0)
     assert outcome.history[0].missing == ("ward-b",)
     kept, _ = codec.read_file(tmp_path / "ward-b" / "runs" / "7" / "ward-b.safetensors")
-    assert not kept["private/counted"]
+    assert not kept["counted"]
     kept, _ = codec.read_file(tmp_path / "ward-a" / "runs" / "7" / "ward-a.safetensors")
-    assert kept["private/counted"]
+    assert kept["counted"]
 
 
 def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
