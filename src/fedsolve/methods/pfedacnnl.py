@@ -25,6 +25,7 @@ from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
+from fedsolve.families.layered.settings import Layerwise, first_state, layer_update
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
@@ -37,7 +38,7 @@ RESTARTS = 10  # of K-means
 
 
 @dataclass(frozen=True)
-class PFedACnnL(Method):
+class PFedACnnL(Layerwise, Method):
     """A network for each group of similar clients, and for each client its own, solved layer by layer.
 
     groups=1 is the paper's variant without clustering (WC), personal=false the one without the personal solve (WP),
@@ -51,9 +52,6 @@ class PFedACnnL(Method):
     )
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
-    network: str = parameters.text(
-        "mlp:128,64", "layers: lr, mlp:128,64, dcnn:0.125 or conv:3x3x32,relu,...,dense", nets.parse
-    )
     groups: int = parameters.number(10, "groups of clients; 1: all together", low=1, integer=True)
     profile: str = parameters.choice(
         "labels", ("labels", "features"), "what clients are grouped by; labels show label shares"
@@ -65,43 +63,18 @@ class PFedACnnL(Method):
         low=0,
         auto=True,
     )
-    gamma: float = parameters.number(1.0, "ridge of every layer, added once a group on the server", low=0)
-    scale: str = parameters.choice(
-        "auto", nets.SCALES, "of the inputs: unit length, or square roots first (power); auto: power for images"
-    )
-    block: int = parameters.number(
-        4096, "rows a client works on at a time; of a convolution, patches", low=1, integer=True
-    )
-    adaptive: bool = parameters.flag(False, "slow clients are told to use larger blocks, up to limit")
-    limit: int = parameters.number(32768, "rows in a block that a client has memory for", low=1, integer=True)
-    cache: float = parameters.number(
-        128.0, "megabytes in which a client may keep activations for the next layer", low=0
-    )
-
-    def __post_init__(self) -> None:
-        parameters.check(self)
+    gamma: float = parameters.number(1.0, "ridge of every layer, added once per group on the server", low=0)
 
     @property
     def rounds(self) -> int:
-        """One a trained layer, and one for the profiles where there are groups."""
+        """One round per trained layer, and one for the profiles where there are groups."""
         return nets.parse(self.network).depth + (self.groups > 1)
-
-    @property
-    def paced(self) -> bool:
-        """Whether blocks follow the time that clients take."""
-        return self.adaptive
-
-    @property
-    def alone(self) -> Mapping[str, object]:
-        """Ridge of each client's own on the inputs, with a constant as every layer has here."""
-        return {"intercept": True}
 
     # --- server half ---
 
     def init_server(self, server: Server) -> Arrays:
         """The seed of the label encodings. A network that does not fit the inputs is refused here."""
-        self._reader().stages(server.task)
-        state = {"seeds": server.rng.integers(2**31, size=1)}
+        state = first_state(self, server)
         return state if self.groups > 1 else {**state, "model/0/group": np.array(0)}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
@@ -139,13 +112,7 @@ class PFedACnnL(Method):
         """The profile; then the statistics of the next layer of the group's network."""
         if "group" not in message:
             return {}, {"profile": self._profile(message, site)}
-        reader = self._reader(layers.paced(self.block, self.limit, site.pace if self.adaptive else None))
-        stages, depth, group = reader.stages(site.task), len(layers.layers(message)), int(message["group"])
-        source = layers.restore(private, site.train, group, depth)
-        if depth + 1 < len(stages):
-            source = layers.moved(reader, stages, message, source, depth, 1e6 * self.cache)
-        own = layers.statistics(reader, stages, message, source, site.train.labels, depth)
-        return layers.keep(source, group), own.arrays()
+        return layer_update(self, private, message, site, tag=int(message["group"]))
 
     def _profile(self, message: Arrays, site: Site) -> Float:
         """PFedACnnL (9): label shares times the narrowest encoding; or the mean of the inputs."""
@@ -157,7 +124,7 @@ class PFedACnnL(Method):
             mean: Float = np.sum(parts, axis=0) / len(train)
             return mean
         shares = np.bincount(train.labels, minlength=task.classes) / len(train)
-        hidden = self._reader().stages(task)[:-1]
+        hidden = self.reader().stages(task)[:-1]
         if not hidden:  # (8) has no encoding to choose from
             return shares
         number = min(range(len(hidden)), key=lambda place: hidden[place].width)
@@ -166,7 +133,7 @@ class PFedACnnL(Method):
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """PFedACnnL (13), layer by layer, once the group's network is complete; until then, what there is of it."""
-        group, reader, train = layers.layers(message), self._reader(), site.train
+        group, reader, train = layers.layers(message), self.reader(), site.train
         if not group:  # only profiles so far: the client's own label shares for everybody
             return Personal({"shares": np.bincount(train.labels, minlength=site.task.classes) / len(train)})
         model: dict[str, Array] = {"seeds": message["seeds"]}
@@ -176,7 +143,7 @@ class PFedACnnL(Method):
         source = layers.Source(train.inputs)
         chosen = {}
         for number, layer in enumerate(group):
-            source = layers.moved(reader, stages, model, source, number, 1e6 * self.cache)
+            source = layers.moved(reader, stages, model, source, number, self.budget)
             own, epsilon = self._own_layer(reader, stages, model, source, layer, site)
             model |= under(f"layer/{number}", own)
             chosen[f"layer/{number}/epsilon"] = epsilon
@@ -212,16 +179,13 @@ class PFedACnnL(Method):
         """Scores of the last layer there is."""
         if "shares" in model:
             return np.tile(model["shares"], (len(inputs), 1))
-        return layers.scores(self._reader(), model, inputs)
+        return layers.scores(self.reader(), model, inputs)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times a sharpness, chosen on left-out predictions where epsilon is."""
         if "shares" in model:
             return scores
         return calibration.probabilities(layers.layers(model)[-1], scores)
-
-    def _reader(self, block: int | None = None) -> layers.Reader:
-        return layers.Reader(nets.parse(self.network), self.scale, block or self.block)
 
 
 def choose_epsilon(
