@@ -1,4 +1,4 @@
-"""What checks look with: small federations, wrapped methods that are watched, transports that lose or turn things."""
+"""What checks are made with: small federations, methods whose calls are watched, transports that lose or reorder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sample_federation(seed: int = 0, sizes: Sequence[int] = (40, 25, 60, 1, 30, 
     return Federation.from_arrays(clients, classes=int(y.max()) + 1, name="checks")
 
 
-# --- ways to look over a method's shoulder ---
+# --- methods that are watched, and what they are held against ---
 
 
 def with_settings(method: Method, **changed: object) -> Method:
@@ -81,8 +81,8 @@ def like_training_alone(method: Method, federation: Federation) -> None:
 
     starts = {id(client.train): start(client) for client in federation.clients.values()}
     alone = run(_Starting(counterpart(method, "local"), starts).method(), federation)
-    found = run(method, federation)
-    for name, model in found.models.items():
+    result = run(method, federation)
+    for name, model in result.models.items():
         close(model.arrays, alone.models[name].arrays, f"training alone as {name}")
 
 
@@ -98,8 +98,8 @@ class _Wrapped:
         self._method = method
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._method, name)
-        return (lambda *arguments: self._call(name, arguments)) if callable(found) else found
+        attribute = getattr(self._method, name)
+        return (lambda *arguments: self._call(name, arguments)) if callable(attribute) else attribute
 
     @property
     def __dataclass_fields__(self) -> Any:  # so that its parameters can be read
