@@ -86,8 +86,9 @@ class PFedACnnL(Layerwise, Method):
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The seed, and once there are groups the number of the client's and its layers so far."""
         models = _models(state)
-        own = models[_group(state, client)] if models else {}
-        return {"seeds": state["seeds"], **layers.network_of(own), **({"group": own["group"]} if own else {})}
+        network = models[_group(state, client)] if models else {}
+        number = {"group": network["group"]} if network else {}
+        return {"seeds": state["seeds"], **layers.network_of(network), **number}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """Groups from profiles; then (11): the next layer of each group from the sum over those that answered."""
@@ -95,12 +96,12 @@ class PFedACnnL(Layerwise, Method):
         if not models:
             return {**state, **_grouped(replies, self.groups, server.rng)}
         answered = {number for number in models if f"{number}/count" in replies}
-        kept = _without(state, set(models) - answered, answered)
+        following = _without(state, set(models) - answered, answered)
         for number in sorted(answered):
             depth = len(layers.layers(models[number]))
             layer = layers.solved_layer(Moments.from_arrays(take(str(number), replies)), self.gamma)
-            kept |= under(f"model/{number}/layer/{depth}", layer)
-        return kept
+            following |= under(f"model/{number}/layer/{depth}", layer)
+        return following
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """How many groups there are."""
@@ -144,8 +145,8 @@ class PFedACnnL(Layerwise, Method):
         chosen = {}
         for number, layer in enumerate(group):
             source = layers.moved(reader, stages, model, source, number, self.budget)
-            own, epsilon = self._own_layer(reader, stages, model, source, layer, site)
-            model |= under(f"layer/{number}", own)
+            own_layer, epsilon = self._own_layer(reader, stages, model, source, layer, site)
+            model |= under(f"layer/{number}", own_layer)
             chosen[f"layer/{number}/epsilon"] = epsilon
         return Personal(model, chosen)
 
@@ -160,9 +161,9 @@ class PFedACnnL(Layerwise, Method):
     ) -> tuple[dict[str, Array], float]:
         """PFedACnnL (13) for one layer, from the group's, and the epsilon that was used."""
         depth, labels, prior = len(layers.layers(model)), site.train.labels, nets.stacked(group)
-        own = layers.statistics(reader, stages, model, source, labels, depth)
+        own_moments = layers.statistics(reader, stages, model, source, labels, depth)
         # W = M + (X'X + epsilon I)^-1 X'(Y - X M)
-        rest = Moments(own.triangle, own.cross - own.gram @ prior, own.samples)
+        rest = Moments(own_moments.triangle, own_moments.cross - own_moments.gram @ prior, own_moments.samples)
         epsilon, sharpness = self.epsilon, float(group["sharpness"])
         if isinstance(epsilon, str):
             blocks = layers.blocks(reader, stages, model, source, depth)
@@ -205,8 +206,8 @@ def choose_epsilon(
         path = RidgePath.of(rows, targets - start)
     else:
         squares, vectors = np.linalg.eigh(rest.gram)
-        kept = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
-        squares, vectors = squares[kept], vectors[:, kept] / np.sqrt(squares[kept])
+        nonzero = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
+        squares, vectors = squares[nonzero], vectors[:, nonzero] / np.sqrt(squares[nonzero])
         root = np.sqrt(places)
         path = RidgePath(root * (rows @ vectors), squares, root * (targets - start), vectors.T @ rest.cross, 0.0)
 
@@ -256,14 +257,14 @@ def _grouped(profiles: Arrays, groups: int, rng: np.random.Generator) -> dict[st
 
 def _without(state: Arrays, silent: set[int], answered: set[int]) -> dict[str, Array]:
     """The state without groups of which nobody answered: their members join the group with the nearest centre."""
-    kept = {name: array for name, array in state.items() if not _belongs(name, silent)}
-    for name in [name for name in kept if name.startswith("member/") and int(kept[name]) in silent]:
+    remaining = {name: array for name, array in state.items() if not _belongs(name, silent)}
+    for name in [name for name in remaining if name.startswith("member/") and int(remaining[name]) in silent]:
         centres = state["centres"]
         distances: Mapping[int, float] = {
             number: float(np.linalg.norm(centres[number] - centres[int(state[name])])) for number in sorted(answered)
         }
-        kept[name] = np.array(min(distances, key=lambda number: distances[number]))
-    return kept
+        remaining[name] = np.array(min(distances, key=lambda number: distances[number]))
+    return remaining
 
 
 def _belongs(name: str, groups: set[int]) -> bool:
