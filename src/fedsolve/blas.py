@@ -189,7 +189,7 @@ def _routine(name: str) -> Callable[..., float]:
     signature = _signature(capsule).decode()
     result, arguments = re.fullmatch(r"(\w+) \((.*)\)", signature).groups()  # type: ignore[union-attr]
     kinds = arguments.replace(" *", "").split(", ")
-    # The signature travels with the pointer, so an interface with other integers is noticed and not guessed at.
+    # The signature travels with the pointer, so an interface with other integers is refused below.
     if not all(kind in ("char", "int", "void") or kind.endswith("_d") for kind in (result, *kinds)):
         raise ImportError(f"SciPy's {name} has an interface that fedsolve does not know: {signature}")
     restype = None if result == "void" else ctypes.c_double

@@ -21,7 +21,15 @@ from fedsolve.runtime.inbox import Failure, Replies
 from fedsolve.runtime.inprocess import InProcess, run
 
 TOLERANCE = 1e-8  # relative; for sums taken in another order
-ARRAYS = ("init_server", "message", "aggregate", "init_client", "update", "personalize", "shared")  # what returns some
+ARRAYS = (
+    "init_server",
+    "message",
+    "aggregate",
+    "init_client",
+    "update",
+    "personalize",
+    "shared",
+)  # functions of a method that return arrays
 
 
 class CheckError(FedsolveError):
@@ -37,7 +45,7 @@ def sample_data(seed: int = 0, count: int = 240, classes: int = 3, features: int
     centres = 3.0 * rng.normal(size=(classes, features))
     labels = rng.integers(classes, size=count)
     inputs = centres[labels] + rng.normal(size=(count, features))
-    inputs[:, -1] = 0.3  # one feature is constant: real data have such, and centring must survive them
+    inputs[:, -1] = 0.3  # one feature is constant, as in real data: centring must not fail on it
     return inputs, labels
 
 

@@ -24,7 +24,7 @@ from fedsolve.arrays import Array
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features.images import CONFIG, OPTIONS, Inputs, Preparation
 
-Network: TypeAlias = Callable[[Array], Array]  # prepared pictures to what comes out
+Network: TypeAlias = Callable[[Array], Array]  # from prepared pictures to outputs
 Tick: TypeAlias = Callable[[int], None]  # how many are done
 NAMES = ("onnx", "hf", "torch", "efficientnet-lite0")
 BATCH = 32  # pictures at a time; more is not faster on a CPU
@@ -277,7 +277,7 @@ def _torch(where: str, output: str, pool: str) -> Opened:
             module = torch.export.load(str(path)).module()
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is old, but many have it
+                warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, which is still common
                 module = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as error:
         raise DataError(
@@ -310,7 +310,7 @@ def _hugging_face(where: str, output: str, pool: str) -> Opened:
         model = AutoModel.from_pretrained(folder, config=config, local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"hf:{where} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    tower = getattr(model, "vision_model", model).eval()  # of CLIP and its like
+    tower = getattr(model, "vision_model", model).eval()  # CLIP and similar models have a part for texts, too
     tokens = any(name.endswith(("cls_token", "class_embedding")) for name, _ in tower.named_parameters())
     how = pool or ("pooler" if tower is not model else "first" if tokens else "mean")
 

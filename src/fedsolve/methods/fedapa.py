@@ -162,8 +162,8 @@ class FedAPA(settings.Training, Method):
         change = trained - mixed
         inner = (change @ bodies.T).astype(np.float64)
         if self.centred:
-            # d/da_j of sum_j a_j theta_j / sum_j a_j is theta_j minus that mean; of the others, where the own weight is
-            # apart. A client that listens to nobody is where it is itself.
+            # d/da_j of sum_j a_j theta_j / sum_j a_j is theta_j minus that mean, which is over the others where the
+            # client's own weight is fixed. For a client that listens to nobody the mean is its own body.
             listened = weights.copy()
             if self.own and self.normalise == "exact":
                 listened[np.arange(len(places)), places] = 0.0

@@ -46,7 +46,7 @@ def train(
     check_inputs(samples)
     with one_thread(), seeded(rng):
         module = rebuild(settings.model, start, sample_shape(task.shape), task.classes)
-        module.train(len(samples) > 1)  # a single sample has no statistics: those of the start hold
+        module.train(len(samples) > 1)  # a single sample has no statistics: those of the start are used
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(name not in frozen)
