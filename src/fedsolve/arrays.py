@@ -42,7 +42,7 @@ def words(shapes: Layout) -> str:
 
 
 def flat(inputs: Array) -> Array:
-    """One row of numbers a sample."""
+    """One row of numbers per sample."""
     return inputs if inputs.ndim == 2 else inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
 
 

@@ -90,7 +90,7 @@ def cholesky(lower: Float) -> Float | None:
 
 
 def factorise(lower: Float) -> bool:
-    """Replace a lower triangle by its Cholesky factor; false, and nonsense, where a pivot is not positive."""
+    """Replace a lower triangle by its Cholesky factor; false where a pivot is not positive, and it holds no factor."""
     size, info = len(lower), ctypes.c_int(0)
     _routine("dpotrf")(b"L", size, lower, max(1, size), info)
     return info.value == 0
@@ -119,8 +119,8 @@ def inverse_norm(factor: Float, scale: Float) -> float:
     ramp = np.linspace(1.0, 2.0, size)
     ramp[1::2] *= -1.0
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _inverse_times(factor, scale, np.full(size, 1.0 / max(1, size)))
-        largest, signs, place = float(np.abs(found).sum()), np.copysign(1.0, found), -1
+        product = _inverse_times(factor, scale, np.full(size, 1.0 / max(1, size)))
+        largest, signs, place = float(np.abs(product).sum()), np.copysign(1.0, product), -1
         for _ in range(ASCENTS):
             gradient = np.abs(_inverse_times(factor, scale, signs))
             if size == 0 or (place >= 0 and gradient[place] >= gradient.max()):
@@ -128,12 +128,12 @@ def inverse_norm(factor: Float, scale: Float) -> float:
             place = int(gradient.argmax())
             unit = np.zeros(size)
             unit[place] = 1.0
-            found = _inverse_times(factor, scale, unit)
-            before, largest = largest, max(largest, float(np.abs(found).sum()))
-            turned = np.copysign(1.0, found)
-            if not largest > before or (turned == signs).all():
+            product = _inverse_times(factor, scale, unit)
+            before, largest = largest, max(largest, float(np.abs(product).sum()))
+            next_signs = np.copysign(1.0, product)
+            if not largest > before or (next_signs == signs).all():
                 break
-            signs = turned
+            signs = next_signs
         last = 2.0 * float(np.abs(_inverse_times(factor, scale, ramp)).sum()) / (3.0 * max(1, size))
     return last if not last <= largest else largest
 
@@ -174,9 +174,9 @@ def lower_solve(factor: Float, right: Float) -> Float:
 def symmetric_product(lower: Float, right: Float) -> Float:
     """The symmetric matrix times `right`."""
     size, columns = right.shape
-    product, given = np.empty((size, columns), order="F"), np.asfortranarray(right)
+    product, operand = np.empty((size, columns), order="F"), np.asfortranarray(right)
     _routine("dsymm")(
-        b"L", b"L", size, columns, 1.0, lower, max(1, size), given, max(1, size), 0.0, product, max(1, size)
+        b"L", b"L", size, columns, 1.0, lower, max(1, size), operand, max(1, size), 0.0, product, max(1, size)
     )
     return product
 
@@ -189,7 +189,7 @@ def _routine(name: str) -> Callable[..., float]:
     signature = _signature(capsule).decode()
     result, arguments = re.fullmatch(r"(\w+) \((.*)\)", signature).groups()  # type: ignore[union-attr]
     kinds = arguments.replace(" *", "").split(", ")
-    # The signature travels with the pointer, so an interface with other integers is noticed and not guessed at.
+    # The signature travels with the pointer, so an interface with other integers is refused below.
     if not all(kind in ("char", "int", "void") or kind.endswith("_d") for kind in (result, *kinds)):
         raise ImportError(f"SciPy's {name} has an interface that fedsolve does not know: {signature}")
     restype = None if result == "void" else ctypes.c_double
@@ -205,10 +205,10 @@ def _routine(name: str) -> Callable[..., float]:
 
 def _address(value: Any, kind: str) -> Any:
     if isinstance(value, np.ndarray):
-        wanted = np.int64 if kind == "int" else np.float64  # an integer work array may be wider than is needed
-        if value.dtype != wanted or not value.flags.aligned or not value.flags.forc:
+        dtype = np.int64 if kind == "int" else np.float64  # an integer work array may be wider than is needed
+        if value.dtype != dtype or not value.flags.aligned or not value.flags.forc:
             raise TypeError(
-                f"wanted an aligned, contiguous array of {np.dtype(wanted)}; got {value.dtype}, {value.flags}"
+                f"wanted an aligned, contiguous array of {np.dtype(dtype)}; got {value.dtype}, {value.flags}"
             )
         return ctypes.c_void_p(value.ctypes.data)
     if isinstance(value, bytes):

@@ -2,8 +2,8 @@
 
 The format is eight bytes of header length, a JSON header, and the arrays one after the other. It is written here with
 one copy, which leaves other threads running, and read with none; the safetensors library takes three and one, which is
-most of the time of a small client, and its version 0.8 writes Fortran-ordered arrays wrongly without a word. Tests hold
-both to the same arrays.
+most of the time of a small client, and its version 0.8 writes Fortran-ordered arrays wrongly without an error. Tests
+compare the two.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class UnknownNameError(FedsolveError, LookupError):
     """A name that is not in the list it is looked up in."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name nobody knows, with the near matches or, failing that, all names."""
-    names = sorted(known)
+def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is not among `options`, with the near matches or, without any, all of them."""
+    names = sorted(options)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {kind} {name!r}; {hint}")

@@ -49,34 +49,36 @@ class _Under(Law):
 
     settings: tuple[tuple[str, Any], ...]
 
+    def __init__(self, **settings: Any) -> None:
+        object.__setattr__(self, "settings", tuple(settings.items()))
+
     @property
     def _words(self) -> str:
         return "".join(f" at {name}={value}" for name, value in self.settings)
 
 
 @dataclass(frozen=True, init=False)
-class Equals(_Under):
-    """Under these settings it is another method of the catalogue, bit for bit: the server's state and every model."""
+class _LikeAnother(_Under):
+    """A law that holds the method against another one of the catalogue."""
 
     other: str
 
     def __init__(self, other: str, **settings: Any) -> None:
+        super().__init__(**settings)
         object.__setattr__(self, "other", other)
-        object.__setattr__(self, "settings", tuple(settings.items()))
+
+
+@dataclass(frozen=True, init=False)
+class Equals(_LikeAnother):
+    """Under these settings it is another method of the catalogue, bit for bit: the server's state and every model."""
 
     def __str__(self) -> str:
         return f"equals {self.other}{self._words}"
 
 
 @dataclass(frozen=True, init=False)
-class SharesWith(_Under):
+class SharesWith(_LikeAnother):
     """Under these settings the server's state, and so all that travels, is another method's, bit for bit."""
-
-    other: str
-
-    def __init__(self, other: str, **settings: Any) -> None:
-        object.__setattr__(self, "other", other)
-        object.__setattr__(self, "settings", tuple(settings.items()))
 
     def __str__(self) -> str:
         return f"shares with {self.other}{self._words}"
@@ -89,8 +91,8 @@ class TrainsAlone(_Under):
     clients: int | None
 
     def __init__(self, clients: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
         object.__setattr__(self, "clients", clients)
-        object.__setattr__(self, "settings", tuple(settings.items()))
 
     def __str__(self) -> str:
         return f"trains alone{'' if self.clients is None else f' with {self.clients} client'}{self._words}"

@@ -53,7 +53,7 @@ class Moments:
 
     @property
     def count(self) -> int:
-        """The number of samples."""
+        """The number of samples, n."""
         return int(self.samples)
 
     @property
@@ -214,7 +214,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, space: int = 0) -> Moments:
-        """The inverse of `arrays`."""
+        """The moments that `arrays` took apart; the space is not in the arrays."""
         return cls(arrays["triangle"], arrays["cross"], arrays["count"], space)
 
     @staticmethod
@@ -244,7 +244,7 @@ def _block(rows: Array, intercept: bool) -> Float:
 
 
 def _cross(block: Float, targets: Array, width: int) -> Float:
-    """Y'F of a block. With class numbers, Y' is a sparse matrix with one entry a column: n * m additions."""
+    """Y'F of a block. With class numbers, Y' is a sparse matrix with one entry per column: n * m additions."""
     if targets.ndim == 2:
         return np.asarray(targets, dtype=np.float64).T @ block
     order = np.argsort(targets, kind="stable")

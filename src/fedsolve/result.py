@@ -103,12 +103,12 @@ def spreads(
     if "accuracy" not in pooled and any("accuracy" in figures for figures, _ in tested):
         counted = [(figures["accuracy"], count) for figures, count in tested if "accuracy" in figures]
         pooled["accuracy"] = sum(round(share * n) for share, n in counted) / sum(n for _, n in counted)
-    found = {}
+    by_name = {}
     for metric in metrics.METRICS.values():
         values = [figures[metric.name] for figures, _ in tested if metric.name in figures]
         if values:
-            found[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
-    return found
+            by_name[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
+    return by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Where the time went."""
+    """The seconds of a run, by what they were spent on."""
 
     features: float = 0.0
     clients: float = 0.0
@@ -230,12 +230,12 @@ class Result:
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that clients sent."""
+        """Bytes of the replies of all clients, over all rounds."""
         return sum(line.bytes_up for line in self.history)
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that clients received."""
+        """Bytes of the messages to all clients, over all rounds."""
         return sum(line.bytes_down for line in self.history)
 
     def with_alone(self, alone: Result) -> Result:
@@ -244,7 +244,7 @@ class Result:
         return replace(self, clients=clients)
 
     def json(self) -> dict[str, Any]:
-        """The content of result.json."""
+        """All but models and state, as result.json holds it."""
         return {
             "format": FORMAT,
             "method": self.method,
@@ -316,30 +316,30 @@ class Result:
         """
         folder = Path(directory)
         try:
-            found = json.loads((folder / "result.json").read_text())
-            if found["format"] not in READ:
-                known = " and ".join(map(str, READ))
-                raise DataError(f"{folder} holds a result of format {found['format']}; this version reads {known}")
-            clients = {name: ClientResult.read(entry) for name, entry in found["clients"].items()}
-            history = tuple(Round.read(line) for line in found["history"])
-            every = found.get("metrics", {"accuracy": found["accuracy"]})
+            content = json.loads((folder / "result.json").read_text())
+            if content["format"] not in READ:
+                formats = " and ".join(map(str, READ))
+                raise DataError(f"{folder} holds a result of format {content['format']}; this version reads {formats}")
+            clients = {name: ClientResult.read(entry) for name, entry in content["clients"].items()}
+            history = tuple(Round.read(line) for line in content["history"])
+            every = content.get("metrics", {"accuracy": content["accuracy"]})
             state, _ = codec.read_file(folder / "state.safetensors")
             shared = folder / "models" / "global.safetensors"
             return cls(
-                method=found["method"],
-                settings=found["settings"],
+                method=content["method"],
+                settings=content["settings"],
                 clients=clients,
                 history=history,
-                seconds=Seconds(**found["seconds"]),
-                data=found["data"],
+                seconds=Seconds(**content["seconds"]),
+                data=content["data"],
                 models=_SavedModels(folder / "models", tuple(clients), kind),
                 shared=load_model(shared, kind) if shared.exists() else None,
                 state=state,
-                server=found.get("server", {}),
-                task=found.get("task", {}),
+                server=content.get("server", {}),
+                task=content.get("task", {}),
                 metrics={name: Spread(**spread) for name, spread in every.items()},
-                baseline=found.get("baseline", {}),
-                confusion=tuple(tuple(row) for row in found.get("confusion", [])),
+                baseline=content.get("baseline", {}),
+                confusion=tuple(tuple(row) for row in content.get("confusion", [])),
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error
@@ -371,12 +371,12 @@ def replaceable(target: Path) -> bool:
     """Whether a place may be written over: an empty folder, an earlier result or a checkpoint."""
     if not target.is_dir():
         return False
-    held = {path.name for path in target.iterdir()}
-    if held <= {CHECKPOINT}:
+    names = {path.name for path in target.iterdir()}
+    if names <= {CHECKPOINT}:
         return True
     models = target / "models"
     strange = [path for path in models.iterdir() if path.suffix != ".safetensors"] if models.is_dir() else []
-    if strange or not held <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
+    if strange or not names <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
         return False
     try:
         return bool(json.loads((target / "result.json").read_text())["format"] in READ)
@@ -385,7 +385,7 @@ def replaceable(target: Path) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """What computed the result."""
+    """The versions of Python and of the packages that computed the result, by name."""
     packages = ("fedsolve", "numpy", "scipy", "scikit-learn")
     used = ("torch",) if "torch" in sys.modules else ()
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in (*packages, *used)}

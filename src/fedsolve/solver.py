@@ -28,7 +28,7 @@ class Solution:
     """Weights, and how far to trust them."""
 
     weights: Float  # features x targets
-    intercept: Float | None  # one number a target, where one was asked for
+    intercept: Float | None  # one number per target, where one was asked for
     rcond: float  # reciprocal condition number of H at unit diagonal, less what centring cost; 0 where H is singular
     rank: int
     solver: str  # "cholesky" or "eigen"
@@ -83,7 +83,7 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
             "solution of minimum norm"
         )
     else:
-        lower, cross, _ = _system(moments, ridge, intercept=intercept)  # the other one is spoilt
+        lower, cross, _ = _system(moments, ridge, intercept=intercept)  # factorising overwrote the first
         weights, rcond, rank = _minimum_norm(lower, cross, moments.count)
         used = "eigen"
     return Solution(
@@ -172,16 +172,16 @@ def _minimum_norm(lower: Float, cross: Float, count: int) -> tuple[Float, float,
     values, vectors = np.linalg.eigh(lower[np.ix_(used, used)], "L")
     # Rounding in sums over n samples leaves about sqrt(n) eps where a zero eigenvalue should be.
     cut = _EPS * max(len(used), np.sqrt(count)) * values[-1] if len(used) else 0.0
-    kept = values > cut
-    range_, null = vectors[:, kept], vectors[:, ~kept]
-    solution = range_ @ ((range_.T @ right[used]) / values[kept, None]) * scale[used, None]
+    nonzero = values > cut
+    range_, null = vectors[:, nonzero], vectors[:, ~nonzero]
+    solution = range_ @ ((range_.T @ right[used]) / values[nonzero, None]) * scale[used, None]
     if null.shape[1]:
         basis, _ = np.linalg.qr(null * scale[used, None])
         solution -= basis @ (basis.T @ solution)
     weights = np.zeros_like(right)
     weights[used] = solution
-    complete = len(used) == len(scale) and bool(kept.all())
-    return weights, float(values[0] / values[-1]) if complete else 0.0, int(kept.sum())
+    complete = len(used) == len(scale) and bool(nonzero.all())
+    return weights, float(values[0] / values[-1]) if complete else 0.0, int(nonzero.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,8 +208,8 @@ class RidgePath:
         else:
             squares, right = np.linalg.eigh(design.T @ design)
             basis = design @ right
-        kept = squares > _EPS * max(design.shape) * squares[-1]
-        squares, basis = squares[kept], basis[:, kept]
+        nonzero = squares > _EPS * max(design.shape) * squares[-1]
+        squares, basis = squares[nonzero], basis[:, nonzero]
         if count > design.shape[1]:
             basis /= np.sqrt(squares)
         return cls(basis, squares, targets, basis.T @ targets, 1.0 / count if intercept else 0.0)
@@ -232,18 +232,18 @@ def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, interce
     """The ridge of least generalised cross-validation error, from the statistics alone: n RSS / (n - freedom)^2.
 
     Targets must be one-hot, so that their squares sum to the number of samples. `factors` are multiples of the mean
-    diagonal of F'F. Of equals, the first. One Cholesky factor a candidate is faster than one set of eigenvectors.
+    diagonal of F'F. Of equals, the first. One Cholesky factor per candidate is faster than one set of eigenvectors.
     """
     lower, cross, squares = moments.lower(), moments.cross, float(moments.count)
     if intercept:
         squares -= float(np.square(cross[-1]).sum()) / lower[-1, -1]
         lower, cross, _ = _centre(lower, cross, moments.count)
     diagonal = np.diag_indices_from(lower)
-    own = lower[diagonal]
-    candidates = np.asarray(factors) * (float(own.mean()) or 1.0)
+    unpenalised = lower[diagonal]
+    candidates = np.asarray(factors) * (float(unpenalised.mean()) or 1.0)
 
     def error(ridge: float) -> float:
-        lower[diagonal] = own + ridge
+        lower[diagonal] = unpenalised + ridge
         factor = blas.cholesky(lower)
         if factor is None:
             return np.inf
@@ -268,8 +268,8 @@ def freedom(moments: Moments, ridge: float) -> float:
         return len(lower) - ridge * blas.inverse_trace(lower)
     lower, _, _ = _system(moments, 0.0, intercept=False)
     values = np.linalg.eigvalsh(lower, "L")
-    kept = values[values > _EPS * max(len(values), np.sqrt(moments.count)) * values[-1]]
-    return float((kept / (kept + ridge)).sum())
+    nonzero = values[values > _EPS * max(len(values), np.sqrt(moments.count)) * values[-1]]
+    return float((nonzero / (nonzero + ridge)).sum())
 
 
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:
@@ -294,6 +294,6 @@ def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = Fal
         return blas.lower_solve(factor, rows.T).T
     scaled = rows * _unit_diagonal(lower)
     values, vectors = np.linalg.eigh(lower, "L")
-    kept = values > _EPS * max(len(lower), np.sqrt(moments.count)) * values[-1]
-    whitened: Float = scaled @ (vectors[:, kept] / np.sqrt(values[kept]))
+    nonzero = values > _EPS * max(len(lower), np.sqrt(moments.count)) * values[-1]
+    whitened: Float = scaled @ (vectors[:, nonzero] / np.sqrt(values[nonzero]))
     return whitened

@@ -135,13 +135,13 @@ def replies_say_nothing_of_size(method: Method) -> None:
     shapes: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 
     def see(message: Arrays, reply: Arrays) -> None:
-        sent, back = (tuple(sorted((n, a.shape) for n, a in arrays.items())) for arrays in (message, reply))
-        shapes.setdefault(sent, set()).add(back)
+        request, answer = (tuple(sorted((n, a.shape) for n, a in arrays.items())) for arrays in (message, reply))
+        shapes.setdefault(request, set()).add(answer)
 
     run(Spy(method, see).method(), sample_federation(), workers=1)
-    for found in shapes.values():
-        if len(found) > 1:
-            raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(found)}")
+    for answers in shapes.values():
+        if len(answers) > 1:
+            raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(answers)}")
 
 
 def small_clients_work(method: Method) -> None:
@@ -193,13 +193,13 @@ def lost_replies_are_not_there(method: Method) -> None:
     federation = sample_federation()
     rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
     lossy = Lossy(method, federation, workers=1)
-    found = drive(method, federation.task, lossy, tolerate=True)
-    wanted = run(method, dataclasses.replace(federation, clients=rest))
-    close(found.state, wanted.state, "a lost reply instead of an absent client")
+    outcome = drive(method, federation.task, lossy, tolerate=True)
+    without = run(method, dataclasses.replace(federation, clients=rest))
+    close(outcome.state, without.state, "a lost reply instead of an absent client")
     if method.rounds > 1:
         return
     for name in rest:
-        close(lossy.model(name), wanted.models[name].arrays, "a lost reply instead of an absent client")
+        close(lossy.model(name), without.models[name].arrays, "a lost reply instead of an absent client")
     never_asked = NeverAsked(method, federation, workers=1)
     drive(method, federation.task, never_asked)
     close(lossy.model("site-2"), never_asked.model("site-2"), "a lost reply instead of never being asked")

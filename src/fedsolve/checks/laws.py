@@ -31,6 +31,7 @@ from fedsolve.laws import (
     TrainsAlone,
 )
 from fedsolve.method import Method
+from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime.drive import drive
 from fedsolve.runtime.inprocess import InProcess, run
@@ -62,13 +63,13 @@ def _split_invariant(law: SplitInvariant, method: Method) -> None:
 def _others_split_invariant(law: OthersSplitInvariant, method: Method) -> None:
     x, y = sample_data(count=120)
     mine = {"me": {"train": (x[:30], y[:30])}}
-    found = []
+    models = []
     for count in (1, 4, 30):
         rows = np.array_split(derive(count, "split").permutation(np.arange(30, 120)), count)
         others = {f"c{i:02d}": {"train": (x[r], y[r])} for i, r in enumerate(rows)}
-        found.append(run(method, Federation.from_arrays({**mine, **others}, classes=3)).models["me"].arrays)
-    for other in found[1:]:
-        close(found[0], other, "another split of the other clients' data")
+        models.append(run(method, Federation.from_arrays({**mine, **others}, classes=3)).models["me"].arrays)
+    for other in models[1:]:
+        close(models[0], other, "another split of the other clients' data")
 
 
 @hold.register
@@ -97,16 +98,19 @@ def _sends_nothing(law: SendsNothing, method: Method) -> None:
 
 @hold.register
 def _equals(law: Equals, method: Method) -> None:
-    federation = sample_federation()
-    mine, theirs = with_settings(method, **dict(law.settings)), counterpart(method, law.other)
-    same_result(run(mine, federation), run(theirs, federation), law.other)
+    same_result(*_beside(law, method), law.other)
 
 
 @hold.register
 def _shares_with(law: SharesWith, method: Method) -> None:
+    same_state(*_beside(law, method), law.other)
+
+
+def _beside(law: Equals | SharesWith, method: Method) -> tuple[Result, Result]:
+    """What the method comes to under the law's settings, and the method that the law names, on the same data."""
     federation = sample_federation()
-    mine, theirs = with_settings(method, **dict(law.settings)), counterpart(method, law.other)
-    same_state(run(mine, federation), run(theirs, federation), law.other)
+    one, other = with_settings(method, **dict(law.settings)), counterpart(method, law.other)
+    return run(one, federation), run(other, federation)
 
 
 @hold.register

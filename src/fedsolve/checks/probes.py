@@ -1,4 +1,4 @@
-"""What checks look with: small federations, wrapped methods that are watched, transports that lose or turn things."""
+"""What checks are made with: small federations, methods whose calls are watched, transports that lose or reorder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from fedsolve.runtime.inbox import Failure, Replies
 from fedsolve.runtime.inprocess import InProcess, run
 
 TOLERANCE = 1e-8  # relative; for sums taken in another order
-ARRAYS = ("init_server", "message", "aggregate", "init_client", "update", "personalize", "shared")  # what returns some
+ARRAYS = (
+    "init_server",
+    "message",
+    "aggregate",
+    "init_client",
+    "update",
+    "personalize",
+    "shared",
+)  # functions of a method that return arrays
 
 
 class CheckError(FedsolveError):
@@ -37,7 +45,7 @@ def sample_data(seed: int = 0, count: int = 240, classes: int = 3, features: int
     centres = 3.0 * rng.normal(size=(classes, features))
     labels = rng.integers(classes, size=count)
     inputs = centres[labels] + rng.normal(size=(count, features))
-    inputs[:, -1] = 0.3  # one feature is constant: real data have such, and centring must survive them
+    inputs[:, -1] = 0.3  # one feature is constant, as in real data: centring must not fail on it
     return inputs, labels
 
 
@@ -55,7 +63,7 @@ def sample_federation(seed: int = 0, sizes: Sequence[int] = (40, 25, 60, 1, 30, 
     return Federation.from_arrays(clients, classes=int(y.max()) + 1, name="checks")
 
 
-# --- ways to look over a method's shoulder ---
+# --- methods that are watched, and what they are held against ---
 
 
 def with_settings(method: Method, **changed: object) -> Method:
@@ -81,8 +89,8 @@ def like_training_alone(method: Method, federation: Federation) -> None:
 
     starts = {id(client.train): start(client) for client in federation.clients.values()}
     alone = run(_Starting(counterpart(method, "local"), starts).method(), federation)
-    found = run(method, federation)
-    for name, model in found.models.items():
+    result = run(method, federation)
+    for name, model in result.models.items():
         close(model.arrays, alone.models[name].arrays, f"training alone as {name}")
 
 
@@ -98,8 +106,8 @@ class _Wrapped:
         self._method = method
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._method, name)
-        return (lambda *arguments: self._call(name, arguments)) if callable(found) else found
+        attribute = getattr(self._method, name)
+        return (lambda *arguments: self._call(name, arguments)) if callable(attribute) else attribute
 
     @property
     def __dataclass_fields__(self) -> Any:  # so that its parameters can be read

@@ -46,13 +46,13 @@ def absent(name: str) -> str:
     if _place(name) is not None:
         return ""
     home = folder()
-    wanted = (
+    files = (
         f"{IDX_SETS[name]}/ with the four idx files, gzipped or not,"
         if name in IDX_SETS
         else f"{CIFAR_SETS[name]} (the binary version of the official archive)"
     )
     where = f"{home} holds neither" if home else "FEDSOLVE_DATA is not set"
-    return f"{name} is not here: put {wanted} or {name}.npz into a folder and set FEDSOLVE_DATA to it ({where})"
+    return f"{name} is not here: put {files} or {name}.npz into a folder and set FEDSOLVE_DATA to it ({where})"
 
 
 def _place(name: str) -> Path | None:

@@ -72,9 +72,9 @@ def read(name: str) -> Table:
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"hf:{name} could not be loaded ({type(error).__name__}: {said}); without a network, hf: takes a "
+            f"hf:{name} could not be loaded ({type(error).__name__}: {reason}); without a network, hf: takes a "
             "folder that holds the data set"
         ) from error
     train = next((splits[each] for each in TRAIN if each in splits), None)
@@ -96,11 +96,11 @@ def read(name: str) -> Table:
 
 def _label(datasets: Any, train: Any, name: str) -> str:
     declared = [each for each, kind in train.features.items() if isinstance(kind, datasets.ClassLabel)]
-    known = [each for each in LABELS if each in train.column_names]
-    chosen = [each for each in known if each in declared] or declared or known
-    if not chosen:
+    usual = [each for each in LABELS if each in train.column_names]
+    candidates = [each for each in usual if each in declared] or declared or usual
+    if not candidates:
         raise DataError(f"hf:{name} has no column of classes; its columns are {', '.join(train.column_names)}")
-    return str(chosen[0])
+    return str(candidates[0])
 
 
 def _numbers(part: Any, label: str, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Ways to spread a table over clients: labels in, one list of row numbers a client out. Pure and seeded.
+"""Ways to spread a table over clients: labels in, one list of row numbers per client out. Pure and seeded.
 
 Every partition uses every row exactly once. A draw that leaves a client with too few rows is mended by
 `top_up`, so no draw is repeated until it happens to fit, and every call ends.
@@ -90,12 +90,12 @@ class Classes:
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
         present = np.unique(labels)
-        held = _held(self.per_client, len(present), clients)
+        count = _classes_each(self.per_client, len(present), clients)
         # A deck of shuffled class lists laid end to end: each class is dealt equally often, give or take one, and a
         # client's cards are distinct after the swap below.
-        need = clients * held
+        need = clients * count
         deck = np.concatenate([rng.permutation(present) for _ in range(-(-need // len(present)))])
-        return _deal(labels, [_distinct(deck, start, held) for start in range(0, need, held)], rng)
+        return _deal(labels, [_distinct(deck, start, count) for start in range(0, need, count)], rng)
 
     def __str__(self) -> str:
         return f"classes:{self.per_client}"
@@ -106,7 +106,7 @@ class Neighbours:
     """Each client holds `per_client` classes that follow each other: 0 and 1, or 2 and 3, and so on, in even shares.
 
     The pairs of PFLlib's "pathological" split and of the papers that use its data, whose shares may be uneven. Which
-    classes meet is no matter of chance: two a client of Fashion-MNIST never are shirt and pullover, which look alike.
+    classes meet is fixed: at two per client, none has both shirt and pullover of Fashion-MNIST, which look alike.
     """
 
     per_client: int
@@ -117,16 +117,16 @@ class Neighbours:
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
         present = np.unique(labels)
-        held = _held(self.per_client, len(present), clients)
-        groups = -(-len(present) // held)  # the last one may begin within the one before, so as to be as large
-        starts = (min(client * groups // clients * held, len(present) - held) for client in range(clients))
-        return _deal(labels, [set(present[start : start + held].tolist()) for start in starts], rng)
+        count = _classes_each(self.per_client, len(present), clients)
+        groups = -(-len(present) // count)  # the last one may begin within the one before, so as to be as large
+        starts = (min(client * groups // clients * count, len(present) - count) for client in range(clients))
+        return _deal(labels, [set(present[start : start + count].tolist()) for start in starts], rng)
 
     def __str__(self) -> str:
         return f"neighbours:{self.per_client}"
 
 
-def _held(per_client: int, present: int, clients: int) -> int:
+def _classes_each(per_client: int, present: int, clients: int) -> int:
     """How many classes each client holds, so that no class is left over."""
     return min(max(per_client, -(-present // clients)), present)
 
@@ -142,16 +142,16 @@ def _deal(labels: Labels, hands: list[set[Any]], rng: np.random.Generator) -> li
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _distinct(deck: Labels, start: int, held: int) -> set[Any]:
+def _distinct(deck: Labels, start: int, count: int) -> set[Any]:
     """The cards of one client; a repeated card is swapped with the next one that the client lacks."""
-    for at in range(start, start + held):
+    for at in range(start, start + count):
         mine = set(deck[start:at].tolist())
         other = at
         while deck[other % len(deck)] in mine:
             other += 1
         other %= len(deck)
         deck[at], deck[other] = deck[other], deck[at]
-    return set(deck[start : start + held].tolist())
+    return set(deck[start : start + count].tolist())
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ class Shards:
         """The rows of each client."""
         order = rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
-        held = min(self.per_client, max(1, len(labels)))  # more shards than rows would only be empty
-        shards = np.array_split(order, clients * held)
-        deal = rng.permutation(len(shards)).reshape(clients, held)
+        count = min(self.per_client, max(1, len(labels)))  # more shards than rows would only be empty
+        shards = np.array_split(order, clients * count)
+        deal = rng.permutation(len(shards)).reshape(clients, count)
         return [np.sort(np.concatenate([shards[i] for i in hand])) for hand in deal]
 
     def __str__(self) -> str:
@@ -225,9 +225,9 @@ def top_up(parts: list[Rows], least: int, rng: np.random.Generator) -> tuple[lis
     for small in np.flatnonzero(sizes < least):
         while sizes[small] < least:
             largest = int(np.argmax(sizes))
-            taken = int(rng.integers(sizes[largest]))
-            parts[small] = np.sort(np.append(parts[small], parts[largest][taken]))
-            parts[largest] = np.delete(parts[largest], taken)
+            place = int(rng.integers(sizes[largest]))
+            parts[small] = np.sort(np.append(parts[small], parts[largest][place]))
+            parts[largest] = np.delete(parts[largest], place)
             sizes[largest] -= 1
             sizes[small] += 1
             moved += 1

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from fedsolve.errors import DataError, ParameterError
 
-_WHOLE = re.compile("[0-9]{1,7}")  # seven digits: what is longer is a slip of the finger, and fits no memory
+_WHOLE = re.compile("[0-9]{1,7}")  # seven digits: a longer number fits no memory
 
 
 def read(text: str, examples: Sequence[str]) -> tuple[str, tuple[int, ...]] | None:

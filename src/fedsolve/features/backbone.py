@@ -24,7 +24,7 @@ from fedsolve.arrays import Array
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features.images import CONFIG, OPTIONS, Inputs, Preparation
 
-Network: TypeAlias = Callable[[Array], Array]  # prepared pictures to what comes out
+Network: TypeAlias = Callable[[Array], Array]  # from prepared pictures to outputs
 Tick: TypeAlias = Callable[[int], None]  # how many are done
 NAMES = ("onnx", "hf", "torch", "efficientnet-lite0")
 BATCH = 32  # pictures at a time; more is not faster on a CPU
@@ -60,17 +60,17 @@ class Backbone:
     def __call__(self, inputs: Inputs, tick: Tick | None = None) -> NDArray[np.float32]:
         """The features of pictures. While the network works on a batch, the next one is prepared."""
         features = np.empty((len(inputs), self.width), dtype=np.float32)
-        done = 0
+        count = 0
         for batch in _ahead(self._batches(inputs)):
             rows = np.asarray(self.network(batch))
             if not np.isfinite(rows).all():
                 raise DataError(
-                    f"{self.text} gives values that are not finite for pictures {done} to {done + len(rows)}"
+                    f"{self.text} gives values that are not finite for pictures {count} to {count + len(rows)}"
                 )
-            features[done : done + len(rows)] = rows
-            done += len(rows)
+            features[count : count + len(rows)] = rows
+            count += len(rows)
             if tick:
-                tick(done)
+                tick(count)
         return features
 
     def _batches(self, inputs: Inputs) -> Iterator[Array]:
@@ -100,25 +100,25 @@ def parse(text: str) -> Backbone:
     the model does not say it itself; output names one of several outputs, and pool (first, mean, pooler) says how a
     row is made from tokens.
     """
-    body, *options = re.split(r",(?=[a-z]+=)", text)
+    body, *pairs = re.split(r",(?=[a-z]+=)", text)
     kind, _, where = body.partition(":")
-    given = dict(option.split("=", 1) for option in options)
-    for name in given:
+    options = dict(pair.split("=", 1) for pair in pairs)
+    for name in options:
         if name not in (*OPTIONS, "output", "pool"):
             raise unknown(f"option of {kind}:", name, (*OPTIONS, "output", "pool"))
-    if given.get("pool", "mean") not in POOLS:
-        raise unknown("pool", given["pool"], POOLS)
+    if options.get("pool", "mean") not in POOLS:
+        raise unknown("pool", options["pool"], POOLS)
     if kind == "efficientnet-lite0" and where:
         raise ParameterError(f"efficientnet-lite0 takes no file; got {text!r}")
     if kind != "efficientnet-lite0" and not where:
         raise ParameterError(f"{kind} needs a {'name or folder' if kind == 'hf' else 'file'}, as in {kind}:PATH")
     stamps = tuple(_stamp(path) for path in _files(Path(where))) if where else ()
     try:
-        return _open(text, kind, where, tuple(given.items()), stamps)
+        return _open(text, kind, where, tuple(options.items()), stamps)
     except ImportError as error:
         if error.name is None:  # transformers says in words which package this one model needs
-            said = " ".join(str(error).split()).partition(" Please note")[0][:300]
-            raise DataError(f"{body} needs a package that is not installed: {said}") from error
+            reason = " ".join(str(error).split()).partition(" Please note")[0][:300]
+            raise DataError(f"{body} needs a package that is not installed: {reason}") from error
         raise DataError(f"{kind} needs {error.name}: pip install 'fedsolve[{_EXTRAS[kind]}]'") from error
 
 
@@ -143,9 +143,9 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 
 
 @lru_cache(maxsize=4)
-def _open(text: str, kind: str, where: str, given: tuple[tuple[str, str], ...], stamps: object) -> Backbone:
+def _open(text: str, kind: str, where: str, pairs: tuple[tuple[str, str], ...], stamps: object) -> Backbone:
     """Open a network, try it, and give it its identity. `stamps` makes a changed file a new one."""
-    options = dict(given)
+    options = dict(pairs)
     output, pool = options.pop("output", ""), options.pop("pool", "")
     opener = {"onnx": _onnx, "hf": _hugging_face, "torch": _torch, "efficientnet-lite0": _efficientnet}[kind]
     network, base, digest, complete = opener(where, output, pool)
@@ -160,14 +160,14 @@ def _open(text: str, kind: str, where: str, given: tuple[tuple[str, str], ...], 
                 f"{CONFIG} beside it"
             )
     prepare = Preparation.from_options(options, base)
-    taken = [f"output {output}"] * bool(output) + [f"pool {pool}"] * bool(pool)
-    identity = "; ".join([kind, f"weights {digest}", *taken, str(prepare)])
+    selection = [f"output {output}"] * bool(output) + [f"pool {pool}"] * bool(pool)
+    identity = "; ".join([kind, f"weights {digest}", *selection, str(prepare)])
     backbone = Backbone(text, identity, 0, prepare, network)
     return replace(backbone, width=_probe(backbone))
 
 
 def _probe(backbone: Backbone) -> int:
-    """The number of features; refuses a network that gives a picture other features another time or in company."""
+    """The number of features; refuses a network whose features of a picture depend on the call or on the batch."""
     rng = np.random.default_rng(0)  # any two pictures will do
     sides = (64, 64)
     pictures = np.stack([rng.integers(0, 256, (*sides, 3)), rng.integers(0, 64, (*sides, 3))]).astype(np.uint8)
@@ -177,10 +177,10 @@ def _probe(backbone: Backbone) -> int:
     except DataError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise DataError(f"{backbone.text} does not take {both.dtype}{list(both.shape)}: {said}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{backbone.text} does not take {both.dtype}{list(both.shape)}: {reason}") from error
     if first.ndim != 2 or len(first) != 2:
-        raise DataError(f"{backbone.text} gives shape {first.shape} for 2 pictures; wanted a row a picture")
+        raise DataError(f"{backbone.text} gives shape {first.shape} for 2 pictures; wanted one row per picture")
     size = float(np.abs(first).max()) or 1.0
     if not np.isfinite(first).all():
         raise DataError(f"{backbone.text} gives values that are not finite")
@@ -206,13 +206,13 @@ def _sha256(paths: Sequence[Path]) -> str:
 
 
 def _rows(values: Array, pool: str, text: str) -> Array:
-    """A row a picture, from rows, from maps (n, channels, height, width), or from tokens (n, tokens, channels)."""
+    """One row per picture, from rows, from maps (n, channels, height, width), or from tokens (n, tokens, channels)."""
     if values.ndim == 4:
         return np.asarray(values.mean((2, 3)))
     if values.ndim == 3:
         if pool not in ("first", "mean"):
             raise DataError(
-                f"{text} gives {values.shape[1]} tokens a picture; say how to make one of them: pool=first or mean"
+                f"{text} gives {values.shape[1]} tokens per picture; say how they become one row: pool=first or mean"
             )
         return np.asarray(values[:, 0] if pool == "first" else values.mean(1))
     return values.reshape(len(values), -1)
@@ -248,16 +248,16 @@ def _onnx(where: str, output: str, pool: str) -> Opened:
     entry, outputs = session.get_inputs()[0], [each.name for each in session.get_outputs()]
     if output and output not in outputs:
         raise unknown(f"output of {where}:", output, outputs)
-    wanted, fixed = [output or outputs[0]], entry.shape[0]
+    selection, fixed = [output or outputs[0]], entry.shape[0]
 
     def network(batch: Array) -> Array:
         if not isinstance(fixed, int) or fixed == len(batch):
-            return _rows(session.run(wanted, {entry.name: batch})[0], pool, where)
+            return _rows(session.run(selection, {entry.name: batch})[0], pool, where)
         parts = []  # exported for batches of one size: the last one is filled up
         for start in range(0, len(batch), fixed):
             part = batch[start : start + fixed]
             filled = np.concatenate([part, np.repeat(part[-1:], fixed - len(part), axis=0)])
-            parts.append(_rows(session.run(wanted, {entry.name: filled})[0], pool, where)[: len(part)])
+            parts.append(_rows(session.run(selection, {entry.name: filled})[0], pool, where)[: len(part)])
         return np.concatenate(parts)
 
     channels_last = len(entry.shape) == 4 and entry.shape[3] == 3
@@ -277,7 +277,7 @@ def _torch(where: str, output: str, pool: str) -> Opened:
             module = torch.export.load(str(path)).module()
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is old, but many have it
+                warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, which is still common
                 module = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as error:
         raise DataError(
@@ -287,12 +287,12 @@ def _torch(where: str, output: str, pool: str) -> Opened:
 
     def network(batch: Array) -> Array:
         with torch.inference_mode():
-            found: Any = module(torch.from_numpy(batch))
-        if isinstance(found, dict):
-            found = found[output] if output else next(iter(found.values()))
-        elif isinstance(found, (tuple, list)):
-            found = found[int(output or 0)]
-        return _rows(found.numpy(), pool, where)
+            values: Any = module(torch.from_numpy(batch))
+        if isinstance(values, dict):
+            values = values[output] if output else next(iter(values.values()))
+        elif isinstance(values, (tuple, list)):
+            values = values[int(output or 0)]
+        return _rows(values.numpy(), pool, where)
 
     return Opened(network, Preparation(), _sha256([path]), complete=False)
 
@@ -310,14 +310,14 @@ def _hugging_face(where: str, output: str, pool: str) -> Opened:
         model = AutoModel.from_pretrained(folder, config=config, local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"hf:{where} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    tower = getattr(model, "vision_model", model).eval()  # of CLIP and its like
+    tower = getattr(model, "vision_model", model).eval()  # CLIP and similar models have a part for texts, too
     tokens = any(name.endswith(("cls_token", "class_embedding")) for name, _ in tower.named_parameters())
     how = pool or ("pooler" if tower is not model else "first" if tokens else "mean")
 
     def network(batch: Array) -> Array:
         with torch.inference_mode():
-            found = tower(pixel_values=torch.from_numpy(batch))
-        values = found.pooler_output if how == "pooler" else found.last_hidden_state
+            outputs = tower(pixel_values=torch.from_numpy(batch))
+        values = outputs.pooler_output if how == "pooler" else outputs.last_hidden_state
         return _rows(values.numpy(), how, where)
 
     return Opened(network, Preparation.from_config(folder / CONFIG), _sha256(files), complete=True)
@@ -350,8 +350,8 @@ def _efficientnet(where: str, output: str, pool: str) -> Opened:
 
     def network(batch: Array) -> Array:
         with torch.inference_mode():
-            found = model.extract_features(torch.from_numpy(batch))
-        return np.asarray(found.mean((2, 3)).numpy())
+            channels = model.extract_features(torch.from_numpy(batch))
+        return np.asarray(channels.mean((2, 3)).numpy())
 
     third = (127 / 255,) * 3  # it was trained on (value - 127) / 128
     base = Preparation(size=(224, 224), mean=third, std=(128 / 255,) * 3)

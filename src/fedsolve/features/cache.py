@@ -43,19 +43,19 @@ def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = No
     if not isinstance(features, Backbone):
         return features(np.asarray(inputs))
     home, total = folder() if keep else None, len(inputs)
-    found = np.empty((total, features.width), dtype=np.float32)
+    result = np.empty((total, features.width), dtype=np.float32)
     meter = _Meter(progress, total)
     for start in range(0, total, ROWS):
-        part, block = inputs[start : start + ROWS], found[start : start + ROWS]
+        part, block = inputs[start : start + ROWS], result[start : start + ROWS]
         path = home / "features" / f"{_key(features, part)}.safetensors" if home else None
-        known = None if path is None else _read(path, block.shape)
-        if known is None:
-            known = features(part, meter.at(start))
+        rows = None if path is None else _read(path, block.shape)
+        if rows is None:
+            rows = features(part, meter.at(start))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                codec.write_file(path, {"features": known}, {"identity": features.identity})
-        block[:] = known
-    return found
+                codec.write_file(path, {"features": rows}, {"identity": features.identity})
+        block[:] = rows
+    return result
 
 
 def _key(features: Backbone, inputs: Inputs) -> str:
@@ -73,14 +73,14 @@ def _read(path: Path, shape: tuple[int, ...]) -> Array | None:
     if not path.is_file():
         return None
     try:
-        found = codec.read_file(path)[0].get("features")
+        rows = codec.read_file(path)[0].get("features")
     except DataError:
         return None  # damaged: computed and written again
-    return found if found is not None and found.shape == shape and found.dtype == np.float32 else None
+    return rows if rows is not None and rows.shape == shape and rows.dtype == np.float32 else None
 
 
 class _Meter:
-    """Tells how many pictures are done, and how many a second."""
+    """Tells how many pictures are done, and how many per second."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._worked, self._started = progress, total, 0, 0.0
@@ -90,10 +90,10 @@ class _Meter:
         before, begun = self._worked, time.perf_counter()
         self._started = self._started or begun
 
-        def tick(done: int) -> None:
-            self._worked = before + done
+        def tick(count: int) -> None:
+            self._worked = before + count
             rate = self._worked / (time.perf_counter() - self._started)
             if self._progress:
-                self._progress(f"features, {rate:.0f} images/s", start + done, self._total)
+                self._progress(f"features, {rate:.0f} images/s", start + count, self._total)
 
         return tick

@@ -31,11 +31,11 @@ class Pictures(Protocol):
     def __getitem__(self, rows: slice) -> Pictures: ...
 
     def take(self, rows: NDArray[np.int64]) -> Pictures:
-        """Those in these rows."""
+        """The pictures in these rows, in that order."""
         ...
 
     def digest(self) -> bytes:
-        """What determines their content."""
+        """A digest that is the same for the same content of all pictures."""
         ...
 
     def stacked(self) -> Picture:
@@ -50,8 +50,8 @@ Inputs: TypeAlias = Array | Pictures
 class Preparation:
     """How a picture becomes the input of a network.
 
-    Resized, cropped around its centre, then (value * scale - mean) / std, a mean and std a channel. Without mean and
-    std the values stay whole numbers from 0 to 255.
+    Resized, cropped around its centre, then (value * scale - mean) / std, one mean and std per channel. Without mean
+    and std the values stay whole numbers from 0 to 255.
     """
 
     size: tuple[int, ...] = ()  # (): as it is; one number: of the shorter side; two: height and width
@@ -77,14 +77,14 @@ class Preparation:
             raise ParameterError(f"mean, std and scale must be finite, std and scale above 0; got {self}")
 
     def __str__(self) -> str:
-        shown = [f"size {_times(self.size) or 'as it is'}"]
+        parts = [f"size {_times(self.size) or 'as it is'}"]
         if self.crop:
-            shown.append(f"crop {_times(self.crop)}")
+            parts.append(f"crop {_times(self.crop)}")
         if self.size:
-            shown.append(self.resample)
+            parts.append(self.resample)
         if self.mean:
-            shown += [f"scale {self.scale:.9g}", f"mean {_slashes(self.mean)}", f"std {_slashes(self.std)}"]
-        return "; ".join([*shown, self.layout])
+            parts += [f"scale {self.scale:.9g}", f"mean {_slashes(self.mean)}", f"std {_slashes(self.std)}"]
+        return "; ".join([*parts, self.layout])
 
     def __call__(self, pictures: Inputs) -> list[Array]:
         """Pictures as inputs of the network, in batches of one size each, in order."""
@@ -92,13 +92,13 @@ class Preparation:
             whole = eight_bits(pictures)
             if not self.size and not self.crop:
                 return [self._normalised(whole)] if len(whole) else []
-            made = [self._resized(picture) for picture in whole]
+            ready = [self._resized(picture) for picture in whole]
         else:
-            made = [self._resized(picture) for picture in pictures]
-        ends = [i for i in range(1, len(made)) if made[i].shape != made[i - 1].shape]
+            ready = [self._resized(picture) for picture in pictures]
+        ends = [i for i in range(1, len(ready)) if ready[i].shape != ready[i - 1].shape]
         return [
-            self._normalised(np.stack(made[start:end]))
-            for start, end in zip([0, *ends], [*ends, len(made)], strict=True)
+            self._normalised(np.stack(ready[start:end]))
+            for start, end in zip([0, *ends], [*ends, len(ready)], strict=True)
             if end > start
         ]
 
@@ -119,21 +119,21 @@ class Preparation:
     @classmethod
     def from_options(cls, options: Mapping[str, str], base: Preparation) -> Preparation:
         """`base`, with what is written in options such as size=256, crop=224, mean=0.5/0.5/0.5."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, text in options.items():
             try:
                 if name == "size":
-                    given[name] = tuple(int(side) for side in text.split("x"))
+                    values[name] = tuple(int(side) for side in text.split("x"))
                 elif name == "crop":
                     sides = [int(side) for side in text.split("x")]
-                    given[name] = (sides[0], sides[-1])
+                    values[name] = (sides[0], sides[-1])
                 elif name in ("mean", "std"):
-                    given[name] = tuple(float(number) for number in text.split("/"))
+                    values[name] = tuple(float(number) for number in text.split("/"))
                 else:
-                    given[name] = float(text) if name == "scale" else text
+                    values[name] = float(text) if name == "scale" else text
             except ValueError:
                 raise ParameterError(f"{name} is written {_FORMS[name]}; got {name}={text}") from None
-        return cls(**{**base.__dict__, **given})
+        return cls(**{**base.__dict__, **values})
 
     @classmethod
     def from_config(cls, path: Path) -> Preparation:
@@ -211,8 +211,8 @@ def resized(picture: Picture, size: tuple[int, ...], resample: str) -> Picture:
     height, width = picture.shape[:2]
     if len(size) == 1:
         short, long = min(height, width), max(height, width)
-        wanted = int(size[0] * long / short)
-        height, width = (size[0], wanted) if height <= width else (wanted, size[0])
+        longer = int(size[0] * long / short)
+        height, width = (size[0], longer) if height <= width else (longer, size[0])
     else:
         height, width = size
     if (height, width) == picture.shape[:2]:
@@ -224,13 +224,13 @@ def resized(picture: Picture, size: tuple[int, ...], resample: str) -> Picture:
 
 def cropped(picture: Picture, crop: tuple[int, ...]) -> Picture:
     """The middle of a picture; where it is smaller, black is put around it."""
-    for axis, wanted in enumerate(crop):
+    for axis, side in enumerate(crop):
         have = picture.shape[axis]
-        if have < wanted:
-            before = (wanted - have + 1) // 2
+        if have < side:
+            before = (side - have + 1) // 2
             widths = [(0, 0)] * 3
-            widths[axis] = (before, wanted - have - before)
+            widths[axis] = (before, side - have - before)
             picture = np.pad(picture, widths)
-        start = max(0, (have - wanted) // 2)
-        picture = picture[:, start : start + wanted] if axis else picture[start : start + wanted]
+        start = max(0, (have - side) // 2)
+        picture = picture[:, start : start + side] if axis else picture[start : start + side]
     return picture

@@ -35,7 +35,7 @@ class FeatureMap(Protocol):
         ...
 
     def __hash__(self) -> int:
-        """Feature maps are values."""
+        """Feature maps are values: equal maps have equal hashes, so that results can be kept by map."""
         ...
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -56,12 +56,12 @@ class Identity:
         return inputs
 
     def __call__(self, inputs: Array) -> Array:
-        """The inputs."""
+        """The inputs as they are, not copied."""
         return inputs
 
     @property
     def identity(self) -> str:
-        """Its specification."""
+        """The specification, which decides everything."""
         return str(self)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class UnitLength:
 
     @property
     def identity(self) -> str:
-        """Its specification."""
+        """The specification, which decides everything."""
         return str(self)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Ones:
 
     @property
     def identity(self) -> str:
-        """Its specification."""
+        """The specification, which decides everything."""
         return str(self)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class RandomProjection:
         object.__setattr__(self, "seed", whole("the seed of a random projection", self.seed, 0))
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        """`size` numbers."""
+        """One row of `size` numbers, whatever the input."""
         return (self.size,)
 
     def __call__(self, inputs: Array) -> Float:
@@ -146,7 +146,7 @@ class RandomProjection:
 
     @property
     def identity(self) -> str:
-        """Its specification."""
+        """The specification: size, activation and seed decide the matrix and so the features."""
         return str(self)
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ class Chain:
 
     @property
     def identity(self) -> str:
-        """Theirs."""
+        """The identities of its maps, in order, joined by a plus."""
         return "+".join(each.identity for each in self.maps)
 
     def __str__(self) -> str:
@@ -277,13 +277,13 @@ def described(features: FeatureMap, inputs: tuple[int, ...]) -> str:
 
 
 def in_words(identity: str, inputs: tuple[int, ...]) -> str:
-    """The same, where the map itself is elsewhere."""
+    """A feature space in words, from the identity of a map that is not here itself."""
     return f"{identity} of {inputs}"
 
 
-def difference(mine: str, theirs: str) -> str:
+def difference(mine: str, other: str) -> str:
     """What differs between two described spaces: the parts of each that the other does not have."""
-    here, there = (re.split(r"; |\+| of (?=\()", text) for text in (mine, theirs))
+    here, there = (re.split(r"; |\+| of (?=\()", text) for text in (mine, other))
     only_here = [part for part in here if part not in there]
     only_there = [part for part in there if part not in here]
     return f"{', '.join(only_here) or 'nothing more'} here, {', '.join(only_there) or 'nothing more'} there"

@@ -57,16 +57,16 @@ def create(name: str, settings: Mapping[str, object] | None = None) -> Method:
     >>> create("fedhip", {"alpha": "20"})
     FedHiP(alpha=20.0, beta=1.0, intercept=False)
     """
-    chosen = dict(settings or {})
-    if name == "local" and chosen.get("model") == "ridge":  # how version 0.1 wrote the first of the two
-        del chosen["model"]
-    cls = method_class(name, chosen)
-    return cls(**parameters.assign(cls, chosen))
+    values = dict(settings or {})
+    if name == "local" and values.get("model") == "ridge":  # how version 0.1 wrote the first of the two
+        del values["model"]
+    cls = method_class(name, values)
+    return cls(**parameters.assign(cls, values))
 
 
 def homes() -> list[tuple[str, str]]:
     """Module and class of every method, without importing any."""
-    places = [*CATALOGUE.values(), *(home for own in VARIANTS.values() for home in own.values())]
+    places = [*CATALOGUE.values(), *(home for variants in VARIANTS.values() for home in variants.values())]
     return [(module, attribute) for module, _, attribute in (place.partition(":") for place in places)]
 
 

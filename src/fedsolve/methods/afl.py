@@ -68,11 +68,11 @@ class AFL(Method):
         return {}, linear.moments(site, intercept=self.intercept).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """The global model."""
+        """The global model that was received, as it is."""
         return Personal(message)
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
+        """The global model, which is all that a message carries."""
         return message
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:

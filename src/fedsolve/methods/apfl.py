@@ -35,7 +35,7 @@ from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, freedom, left_out, solve
 
 LESS = 0.1  # of the ridge of least squared error
-MOST = 0.9  # a mean leverage beyond this is taken for this: what is left over is then mostly rounding
+MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
 LAMBDAS = tuple(step / 10 for step in range(1, 11))  # what lam=auto chooses from, beside 0
 _WORDS = tuple(ACTIVATIONS)
 _SHARED = ("seeds", "weight", "sharpness")
@@ -106,8 +106,7 @@ class APFL(Method):
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
         unseen = classes - targets / (1.0 - leverage)
-        chosen, sharpness = self._choose(unseen, rows, targets, train.labels, float(message["sharpness"]))
-        beta, lam = chosen
+        (beta, lam), sharpness = self._choose(unseen, rows, targets, train.labels, float(message["sharpness"]))
         solution = solve(Moments.of(rows, targets), beta, solver="auto")
         model = {name: message[name] for name in ("seeds", "weight")}
         model |= {"refine": solution.weights, "lam": np.array(lam), "sharpness": np.array(sharpness)}
@@ -136,11 +135,11 @@ class APFL(Method):
         return best, calibration.sharpness(prior + best[1] * refined[best[0]], labels, sharpness)
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The shared stream."""
+        """The shared stream, without the leverage that is sent beside it."""
         return {name: message[name] for name in _SHARED if name in message}
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """APFL (14)."""
+        """APFL (14): the scores of the shared stream, plus lam times those of the refinement where there is one."""
         scores = linear.scores(model, self._primary(model)(inputs))
         if "refine" in model and float(model["lam"]) > 0:
             scores += float(model["lam"]) * (self._refine(model)(inputs) @ model["refine"])

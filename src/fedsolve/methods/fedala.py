@@ -3,7 +3,7 @@
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023. With w_k the client's
 model and w the global one, training starts at v = w_k + (w - w_k) W in the top layers and at w below them. The weights
 W start at one, stay between 0 and 1 and descend on the loss at v, on a share of the client's data: until the loss has
-settled when they are first learnt, then one pass a round. In a client's first round there is nothing to blend.
+settled when they are first learnt, then one pass per round. In a client's first round there is nothing to blend.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class FedALA(Averaging, Method):
 
         aside = site.rng.spawn(1)[0]  # so that training draws as FedAvg's does
         shared = take("model", message)
-        own, weights = take("model", private), take("blend", private)
+        own_model, weights = take("model", private), take("blend", private)
         begin = shared
-        if own:
+        if own_model:
             first = not weights
             if first:
                 top = networks.top_layers(self.model, site.task, self.layers)
                 weights = {name: np.ones_like(shared[name]) for name in sorted(top)}
             weights, begin = learn_blend(
-                self, own, shared, weights, site.task, self._some(site.train, aside), aside,
+                self, own_model, shared, weights, site.task, self._some(site.train, aside), aside,
                 eta=self.eta, passes=MOST_PASSES if first else 1, settled=SETTLED,
             )  # fmt: skip
         trained, loss = training.train(self, begin, site)

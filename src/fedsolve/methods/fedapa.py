@@ -110,7 +110,7 @@ class FedAPA(settings.Training, Method):
         }
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
-        """The mean training loss."""
+        """The mean training loss over the samples of those that answered."""
         return settings.mean_loss(state)
 
     def _first_weights(self, count: int) -> Float:
@@ -118,17 +118,17 @@ class FedAPA(settings.Training, Method):
             return np.eye(count)
         return np.where(np.eye(count) > 0, self.mu, (1.0 - self.mu) / (count - 1))
 
-    def _widened(self, weights: Float, known: Float, old: NDArray[Any]) -> Float:
+    def _widened(self, weights: Float, earlier: Float, old: NDArray[Any]) -> Float:
         """First weights, with the rows of those that were there before; newcomers get the share they start with."""
-        count, before = len(weights), len(known)
+        count, before = len(weights), len(earlier)
         if before == 1:
             return weights  # a client alone had nobody to weigh
-        kept = (before - 1) / (count - 1) if self.start == "even" else 1.0
-        own = np.diag(np.diag(known))
-        others = (known - own).sum(1)
+        share = (before - 1) / (count - 1) if self.start == "even" else 1.0
+        diagonal = np.diag(np.diag(earlier))
+        others = (earlier - diagonal).sum(1)
         weights = weights.copy()
-        weights[old] = (others * (1.0 - kept) / max(1, count - before))[:, None]
-        weights[np.ix_(old, old)] = own + kept * (known - own)
+        weights[old] = (others * (1.0 - share) / max(1, count - before))[:, None]
+        weights[np.ix_(old, old)] = diagonal + share * (earlier - diagonal)
         return weights
 
     def _gradients(
@@ -143,48 +143,48 @@ class FedAPA(settings.Training, Method):
         """The gradient of each row of those that answered. A block at a time: all networks at once fill the memory."""
         start = take("start", state)
         first, size = _row(start, start), _parameters(start)
-        sent = {client: state["mixed"][place] for place, client in enumerate(_clients(state))}
+        mixtures = {client: state["mixed"][place] for place, client in enumerate(_clients(state))}
         here = np.searchsorted(names, answered)
         gradients = np.empty((len(answered), len(names)))
         for begin in range(0, len(answered), BLOCK):
             rows, block = slice(begin, begin + BLOCK), answered[begin : begin + BLOCK]
             # Newcomers were sent the first model, whatever their row says: all columns were equal then.
-            mixed = np.stack([sent.get(client, first)[:size] for client in block])
+            mixed = np.stack([mixtures.get(client, first)[:size] for client in block])
             trained = np.stack([_row(replies, start, f"{client}/")[:size] for client in block])
-            own = here[rows]
-            gradients[rows] = self._gradient(weights[own], own, bodies[:, :size], mixed, trained)
+            places = here[rows]
+            gradients[rows] = self._gradient(weights[places], places, bodies[:, :size], mixed, trained)
         return gradients
 
     def _gradient(
-        self, weights: Float, own: NDArray[Any], bodies: Array, mixed: Array, trained: Array
+        self, weights: Float, places: NDArray[Any], bodies: Array, mixed: Array, trained: Array
     ) -> NDArray[np.float64]:
         """Of |D_i|^2 / 2 with respect to the row of each client i that answered: -Theta' D_i."""
         change = trained - mixed
         inner = (change @ bodies.T).astype(np.float64)
         if self.centred:
-            # d/da_j of sum_j a_j theta_j / sum_j a_j is theta_j minus that mean; of the others, where the own weight is
-            # apart. A client that listens to nobody is where it is itself.
+            # d/da_j of sum_j a_j theta_j / sum_j a_j is theta_j minus that mean, which is over the others where the
+            # client's own weight is fixed. For a client that listens to nobody the mean is its own body.
             listened = weights.copy()
             if self.own and self.normalise == "exact":
-                listened[np.arange(len(own)), own] = 0.0
+                listened[np.arange(len(places)), places] = 0.0
             total = listened.sum(1, keepdims=True)
             alone = ~(total > 0)
-            mean = np.where(alone, inner[np.arange(len(own)), own][:, None], 0.0)
+            mean = np.where(alone, inner[np.arange(len(places)), places][:, None], 0.0)
             inner -= np.where(alone, mean, (listened * inner).sum(1, keepdims=True) / np.where(alone, 1.0, total))
         if self.scaled:
             inner /= np.maximum(np.einsum("ij,ij->i", change, change, dtype=np.float64), 1e-30)[:, None]
         return -inner
 
-    def _settled(self, rows: Float, own: NDArray[Any]) -> Float:
+    def _settled(self, rows: Float, places: NDArray[Any]) -> Float:
         """Clipping, own weight, normalisation, as in Algorithm 1."""
         rows = np.clip(rows, 0.0, 1.0) if self.clip else rows.copy()
-        place = (np.arange(len(own)), own)
+        itself = (np.arange(len(places)), places)
         if self.own:
-            rows[place] = self.mu
+            rows[itself] = self.mu
         if self.normalise == "none":
             return rows
         alone = np.zeros_like(rows)
-        alone[place] = 1.0
+        alone[itself] = 1.0
         if self.own and self.normalise == "exact":
             others = rows * (1.0 - alone)
             total = others.sum(1, keepdims=True)
@@ -200,15 +200,15 @@ class FedAPA(settings.Training, Method):
 
         trained, loss = training.train(self, self._whole(private, message), site)
         parts = self._parted(trained, site.task)
-        sent = {name: array for name, array in parts.items() if name.partition("/")[0] in _PARTS}
-        return trained, {**sent, "loss": np.array(loss), "count": np.array(len(site.train))}
+        body = {name: array for name, array in parts.items() if name.partition("/")[0] in _PARTS}
+        return trained, {**body, "loss": np.array(loss), "count": np.array(len(site.train))}
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The model as the client trained it; the first one for a client that never took part."""
         return Personal(private or self._whole(private, message))
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """Scores of the network."""
+        """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
         return networks.scores(self.model, model, inputs, task)
@@ -256,12 +256,12 @@ def _row(arrays: Arrays, start: Arrays, prefix: str = "") -> Array:
     return np.concatenate([arrays[prefix + name].ravel() for name in _shared(start)])
 
 
-def _rows(known: Array | None, places: NDArray[Any], first: Array, count: int) -> Array:
-    """A row for each client: the known ones in their places, the first model for the others."""
+def _rows(earlier: Array | None, places: NDArray[Any], first: Array, count: int) -> Array:
+    """One row per client: the earlier ones in their places, the first model for the others."""
     rows = np.empty((count, len(first)), first.dtype)
     rows[:] = first
-    if known is not None:
-        rows[places] = known
+    if earlier is not None:
+        rows[places] = earlier
     return rows
 
 
@@ -275,7 +275,7 @@ def _named(row: Array, start: Arrays) -> dict[str, Array]:
 
 
 def _names(clients: Sequence[str]) -> dict[str, Array]:
-    """Who stands in which row, as an array of bytes."""
+    """The names of the clients, in the order of their rows, as an array of bytes."""
     return {"clients": np.frombuffer("\n".join(clients).encode(), dtype=np.uint8)}
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsolve.arrays import Arrays, take
-from fedsolve.families.gradient import settings
-from fedsolve.families.gradient.averaging import Averaging
+from fedsolve.families.gradient.averaging import Averaging, trained_near
 from fedsolve.laws import Law, OneModel
 from fedsolve.method import Method, Personal, Site
 
@@ -26,11 +25,8 @@ class FedAvg(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model."""
-        from fedsolve.families.gradient import training
-
-        trained, loss = training.train(self, take("model", message), site)
-        return {}, settings.weighted(trained, loss, len(site.train))
+        return {}, trained_near(self, message, site)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """The global model."""
+        """The global model that was received, as it is."""
         return Personal(take("model", message))

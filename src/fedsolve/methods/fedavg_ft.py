@@ -1,4 +1,4 @@
-"""FedAvg, and then some more training of each client's own: the plainest way to a personal model."""
+"""FedAvg, and then fine-tuning: each client trains the global model on, on its own data alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsolve import parameters
-from fedsolve.arrays import Arrays, take
-from fedsolve.families.gradient import settings
-from fedsolve.families.gradient.averaging import Averaging
+from fedsolve.arrays import Arrays
+from fedsolve.families.gradient.averaging import Averaging, fine_tuned, trained_near
 from fedsolve.laws import Law, SharesWith
 from fedsolve.method import Method, Personal, Site
 
@@ -26,13 +25,8 @@ class FedAvgFT(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model."""
-        from fedsolve.families.gradient import training
-
-        trained, loss = training.train(self, take("model", message), site)
-        return {}, settings.weighted(trained, loss, len(site.train))
+        return {}, trained_near(self, message, site)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model after `finetune` passes over the client's data."""
-        from fedsolve.families.gradient import training
-
-        return Personal(training.train(self, take("model", message), site, epochs=self.finetune)[0])
+        return fine_tuned(self, message, site, self.finetune)

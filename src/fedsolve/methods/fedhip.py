@@ -75,9 +75,9 @@ class FedHiP(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
-        own = linear.moments(site, intercept=self.intercept)
-        kept = under("own", own.arrays()) if own.triangle.size <= site.train.inputs.size else {}
-        return kept, own.arrays()
+        own_moments = linear.moments(site, intercept=self.intercept)
+        small = own_moments.triangle.size <= site.train.inputs.size
+        return under("own", own_moments.arrays()) if small else {}, own_moments.arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
@@ -85,9 +85,11 @@ class FedHiP(Method):
         alpha, sharpness = self.alpha, float(message["sharpness"])
         if isinstance(alpha, str):
             alpha, sharpness = self._choose(total, message, site)
-        kept = take("own", private)
-        own = Moments.from_arrays(kept, site.task.space) if kept else linear.moments(site, intercept=self.intercept)
-        solution = solve(total + own.scaled(alpha), beta, intercept=self.intercept, solver="auto")
+        sums = take("own", private)
+        own_moments = (
+            Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
+        )
+        solution = solve(total + own_moments.scaled(alpha), beta, intercept=self.intercept, solver="auto")
         return Personal({**linear.linear_model(solution), "sharpness": np.array(sharpness)}, {"alpha": alpha})
 
     def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
@@ -118,7 +120,7 @@ class FedHiP(Method):
         return predicted
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
+        """The global model, without the sums that are sent beside it."""
         return {name: message[name] for name in _MODEL if name in message}
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:

@@ -85,7 +85,7 @@ class FedPrior(Method):
         return {}, linear.moments(site, intercept=True).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """Three fits, mixed."""
+        """A mixture of three fits, weighed by their left-out predictions on the client's own training data."""
         train = site.train
         knowledge = Knowledge.from_arrays(message)
         rows = linear.design(train, intercept=False)
@@ -108,7 +108,7 @@ class FedPrior(Method):
         return Personal({"weight": mixed("weight"), "intercept": mixed("intercept")}, chosen)
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The global model."""
+        """The global model, without what is sent beside it about classes."""
         return {name: message[name] for name in ("weight", "intercept") if name in message}
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
@@ -152,16 +152,16 @@ class Knowledge:
         return cls(blas.pack(_factor(within, spread)), moments.cross)
 
     def arrays(self) -> dict[str, Array]:
-        """As they travel."""
+        """The factor and F'Y as named arrays, as they are sent."""
         return {"factor": self.factor, "cross": self.cross}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Knowledge:
-        """The inverse of `arrays`."""
+        """The knowledge in a message that has the arrays of `arrays`."""
         return cls(arrays["factor"], arrays["cross"])
 
     def everybody(self) -> Others:
-        """With nobody left out."""
+        """All that is known, with no samples taken out."""
         return Others(self.factor, np.empty((0, len(self.sums))), self.sums, self.counts)
 
     def without(self, rows: Float, labels: Array) -> Others:
@@ -170,8 +170,8 @@ class Knowledge:
         Of each class, the scatter of all is that of the others, that of `rows`, and n k / (n + k) times the square of
         the distance between the two means, of n other samples and k of `rows`.
         """
-        own = linear.one_hot(labels, len(self.counts))
-        own_counts, own_sums = own.sum(0), rows.T @ own
+        indicators = linear.one_hot(labels, len(self.counts))
+        own_counts, own_sums = indicators.sum(0), rows.T @ indicators
         sums, counts = self.sums - own_sums, self.counts - own_counts
         own_means = own_sums / np.maximum(own_counts, 1.0)
         both = (own_counts > 0) & (counts > 0)
@@ -227,9 +227,9 @@ def _solve_less(factor: Float, gone: Float, right: Float) -> Float:
     if count < size:
         solved = blas.packed_lower_solve(factor, np.hstack([gone.T, right]))
         along, start = solved[:, :count], solved[:, count:]
-        left = blas.cholesky(np.eye(count) - along.T @ along)
-        if left is not None:
-            start = start + along @ blas.cholesky_solve(left, along.T @ start)
+        inner = blas.cholesky(np.eye(count) - along.T @ along)
+        if inner is not None:
+            start = start + along @ blas.cholesky_solve(inner, along.T @ start)
             return np.ascontiguousarray(blas.packed_lower_solve(factor, start, transposed=True))
     lower = blas.unpack(factor, size)
     rest = np.asfortranarray(np.tril(lower @ lower.T - gone.T @ gone))
@@ -248,7 +248,7 @@ def _factor(lower: Float, spread: float) -> Float:
 def _own_shares(labels: Array, shares: Float, pseudocount: float, *, left_out: bool) -> Float:
     """Log class shares of the client, where the federation's `shares` count for `pseudocount` samples.
 
-    One row; or, with `left_out`, a row a sample: the shares among the others.
+    One row; or, with `left_out`, one row per sample: the shares among the others.
     """
     counts = np.bincount(labels, minlength=len(shares)) + pseudocount * shares
     rows = np.tile(counts, (len(labels) if left_out else 1, 1))
@@ -280,15 +280,15 @@ class _Client:
     path: RidgePath
     design: Float  # the rows about the centre, and a constant as long as they are: it is hardly penalised
     shares: tuple[Float, ...]  # log class shares for each pseudocount, one row
-    left_out_shares: tuple[Float, ...]  # a row a sample: the shares among the others
+    left_out_shares: tuple[Float, ...]  # one row per sample: the shares among the others
 
     @classmethod
-    def of(cls, rows: Float, labels: Array, known: Knowledge) -> _Client:
-        """Decompose once."""
-        centre = known.sums.sum(1) / max(known.counts.sum(), 1.0)
+    def of(cls, rows: Float, labels: Array, knowledge: Knowledge) -> _Client:
+        """Everything that does not depend on where a fit starts."""
+        centre = knowledge.sums.sum(1) / max(knowledge.counts.sum(), 1.0)
         unit = float(np.square(rows - centre).sum(1).mean()) or 1.0
         design = np.column_stack([rows - centre, np.full(len(rows), np.sqrt(unit))])
-        every = class_shares(known.counts)
+        every = class_shares(knowledge.counts)
         shares, left_out_shares = (
             tuple(_own_shares(labels, every, p, left_out=out) for p in PSEUDOCOUNTS) for out in (False, True)
         )
@@ -297,12 +297,12 @@ class _Client:
 
     def fit(self, weight: Float, offset: Float, scales: Sequence[float]) -> _Fit:
         """The two steps from a start."""
-        known = self.rows @ weight + offset
+        scores = self.rows @ weight + offset
         pairs = list(product(range(len(PSEUDOCOUNTS)), scales))
-        by_pair = _weigh((scale * known + self.left_out_shares[p] for p, scale in pairs), self.labels)
+        by_pair = _weigh((scale * scores + self.left_out_shares[p] for p, scale in pairs), self.labels)
         scale = float(by_pair @ [scale for _, scale in pairs])
         by_share = by_pair.reshape(len(PSEUDOCOUNTS), -1).sum(1)
-        before = scale * known + sum(w * s for w, s in zip(by_share, self.left_out_shares, strict=True))
+        before = scale * scores + sum(w * s for w, s in zip(by_share, self.left_out_shares, strict=True))
         offset = scale * offset + sum(w * s[0] for w, s in zip(by_share, self.shares, strict=True))
         correction, moved, step = self._correction(before)
         weight = scale * weight + correction[:-1]

@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, take
-from fedsolve.families.gradient import settings
-from fedsolve.families.gradient.averaging import Averaging
+from fedsolve.families.gradient.averaging import Averaging, trained_near
 from fedsolve.laws import Equals, Law, OneModel
 from fedsolve.method import Method, Personal, Site
 
@@ -30,13 +29,8 @@ class FedProx(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model, and near it."""
-        from fedsolve.families.gradient import training
-
-        shared = take("model", message)
-        pull = training.towards(shared, self.mu, self.model, site.task)
-        trained, loss = training.train(self, shared, site, hook=pull)
-        return {}, settings.weighted(trained, loss, len(site.train))
+        return {}, trained_near(self, message, site, pull=self.mu)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """The global model."""
+        """The global model that was received, as it is."""
         return Personal(take("model", message))

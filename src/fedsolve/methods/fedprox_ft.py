@@ -1,4 +1,4 @@
-"""FedProx, and then some more training of each client's own, without the pull towards the global model."""
+"""FedProx, and then fine-tuning: each client trains on, on its own data, without the pull towards the global model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsolve import parameters
-from fedsolve.arrays import Arrays, take
-from fedsolve.families.gradient import settings
-from fedsolve.families.gradient.averaging import Averaging
+from fedsolve.arrays import Arrays
+from fedsolve.families.gradient.averaging import Averaging, fine_tuned, trained_near
 from fedsolve.laws import Equals, Law
 from fedsolve.method import Method, Personal, Site
 
@@ -27,15 +26,8 @@ class FedProxFT(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the global model, and near it."""
-        from fedsolve.families.gradient import training
-
-        shared = take("model", message)
-        pull = training.towards(shared, self.mu, self.model, site.task)
-        trained, loss = training.train(self, shared, site, hook=pull)
-        return {}, settings.weighted(trained, loss, len(site.train))
+        return {}, trained_near(self, message, site, pull=self.mu)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model after `finetune` passes over the client's data."""
-        from fedsolve.families.gradient import training
-
-        return Personal(training.train(self, take("model", message), site, epochs=self.finetune)[0])
+        return fine_tuned(self, message, site, self.finetune)

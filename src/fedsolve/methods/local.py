@@ -44,29 +44,29 @@ class Local(Method):
 
     @property
     def alone(self) -> Mapping[str, object] | None:
-        """It is training alone."""
+        """None: this is training alone itself."""
         return None
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
-        """Nothing is sent."""
+        """Empty: no client learns from another."""
         return {}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
-        """Nothing is aggregated."""
+        """Empty: the server learns nothing."""
         return {}
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
-        """Nothing is replied."""
+        """No private state and an empty reply: all happens in `personalize`."""
         return {}, {}
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The client's own ridge solution."""
-        own = linear.moments(site, intercept=self.intercept)
+        own_moments = linear.moments(site, intercept=self.intercept)
         ridge, sharpness = self.ridge, 0.0
         if isinstance(ridge, str):
             ridge, sharpness = choice.choose_ridge(site, intercept=self.intercept)
-        solution = solve(own, ridge, intercept=self.intercept, solver="auto")
-        sharpness = sharpness or calibration.sharpness_of_sums(own, solution)
+        solution = solve(own_moments, ridge, intercept=self.intercept, solver="auto")
+        sharpness = sharpness or calibration.sharpness_of_sums(own_moments, solution)
         return Personal({**linear.linear_model(solution), "sharpness": np.array(sharpness)}, {"ridge": ridge})
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:

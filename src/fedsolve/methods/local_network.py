@@ -24,15 +24,15 @@ class LocalNetwork(settings.Training, Method):
 
     @property
     def alone(self) -> Mapping[str, object] | None:
-        """It is training alone."""
+        """None: this is training alone itself."""
         return None
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
-        """Nothing is sent."""
+        """Empty: no client learns from another."""
         return {}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
-        """Nothing is aggregated."""
+        """Empty: the server learns nothing."""
         return {}
 
     def init_server(self, server: Server) -> Arrays:
@@ -55,11 +55,11 @@ class LocalNetwork(settings.Training, Method):
         return training.train(self, private, site)[0], {}
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """The client's network."""
+        """The network as the client has trained it."""
         return Personal(private)
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """Scores of the network."""
+        """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
         return networks.scores(self.model, model, inputs, task)

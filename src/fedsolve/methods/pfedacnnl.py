@@ -25,6 +25,7 @@ from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
+from fedsolve.families.layered.settings import Layerwise, first_state, layer_update
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
@@ -37,7 +38,7 @@ RESTARTS = 10  # of K-means
 
 
 @dataclass(frozen=True)
-class PFedACnnL(Method):
+class PFedACnnL(Layerwise, Method):
     """A network for each group of similar clients, and for each client its own, solved layer by layer.
 
     groups=1 is the paper's variant without clustering (WC), personal=false the one without the personal solve (WP),
@@ -51,9 +52,6 @@ class PFedACnnL(Method):
     )
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
-    network: str = parameters.text(
-        "mlp:128,64", "layers: lr, mlp:128,64, dcnn:0.125 or conv:3x3x32,relu,...,dense", nets.parse
-    )
     groups: int = parameters.number(10, "groups of clients; 1: all together", low=1, integer=True)
     profile: str = parameters.choice(
         "labels", ("labels", "features"), "what clients are grouped by; labels show label shares"
@@ -65,43 +63,18 @@ class PFedACnnL(Method):
         low=0,
         auto=True,
     )
-    gamma: float = parameters.number(1.0, "ridge of every layer, added once a group on the server", low=0)
-    scale: str = parameters.choice(
-        "auto", nets.SCALES, "of the inputs: unit length, or square roots first (power); auto: power for images"
-    )
-    block: int = parameters.number(
-        4096, "rows a client works on at a time; of a convolution, patches", low=1, integer=True
-    )
-    adaptive: bool = parameters.flag(False, "slow clients are told to use larger blocks, up to limit")
-    limit: int = parameters.number(32768, "rows in a block that a client has memory for", low=1, integer=True)
-    cache: float = parameters.number(
-        128.0, "megabytes in which a client may keep activations for the next layer", low=0
-    )
-
-    def __post_init__(self) -> None:
-        parameters.check(self)
+    gamma: float = parameters.number(1.0, "ridge of every layer, added once per group on the server", low=0)
 
     @property
     def rounds(self) -> int:
-        """One a trained layer, and one for the profiles where there are groups."""
+        """One round per trained layer, and one for the profiles where there are groups."""
         return nets.parse(self.network).depth + (self.groups > 1)
-
-    @property
-    def paced(self) -> bool:
-        """Whether blocks follow the time that clients take."""
-        return self.adaptive
-
-    @property
-    def alone(self) -> Mapping[str, object]:
-        """Ridge of each client's own on the inputs, with a constant as every layer has here."""
-        return {"intercept": True}
 
     # --- server half ---
 
     def init_server(self, server: Server) -> Arrays:
         """The seed of the label encodings. A network that does not fit the inputs is refused here."""
-        self._reader().stages(server.task)
-        state = {"seeds": server.rng.integers(2**31, size=1)}
+        state = first_state(self, server)
         return state if self.groups > 1 else {**state, "model/0/group": np.array(0)}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
@@ -113,8 +86,9 @@ class PFedACnnL(Method):
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The seed, and once there are groups the number of the client's and its layers so far."""
         models = _models(state)
-        own = models[_group(state, client)] if models else {}
-        return {"seeds": state["seeds"], **layers.network_of(own), **({"group": own["group"]} if own else {})}
+        network = models[_group(state, client)] if models else {}
+        number = {"group": network["group"]} if network else {}
+        return {"seeds": state["seeds"], **layers.network_of(network), **number}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """Groups from profiles; then (11): the next layer of each group from the sum over those that answered."""
@@ -122,12 +96,12 @@ class PFedACnnL(Method):
         if not models:
             return {**state, **_grouped(replies, self.groups, server.rng)}
         answered = {number for number in models if f"{number}/count" in replies}
-        kept = _without(state, set(models) - answered, answered)
+        following = _without(state, set(models) - answered, answered)
         for number in sorted(answered):
             depth = len(layers.layers(models[number]))
             layer = layers.solved_layer(Moments.from_arrays(take(str(number), replies)), self.gamma)
-            kept |= under(f"model/{number}/layer/{depth}", layer)
-        return kept
+            following |= under(f"model/{number}/layer/{depth}", layer)
+        return following
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """How many groups there are."""
@@ -139,13 +113,7 @@ class PFedACnnL(Method):
         """The profile; then the statistics of the next layer of the group's network."""
         if "group" not in message:
             return {}, {"profile": self._profile(message, site)}
-        reader = self._reader(layers.paced(self.block, self.limit, site.pace if self.adaptive else None))
-        stages, depth, group = reader.stages(site.task), len(layers.layers(message)), int(message["group"])
-        source = layers.restore(private, site.train, group, depth)
-        if depth + 1 < len(stages):
-            source = layers.moved(reader, stages, message, source, depth, 1e6 * self.cache)
-        own = layers.statistics(reader, stages, message, source, site.train.labels, depth)
-        return layers.keep(source, group), own.arrays()
+        return layer_update(self, private, message, site, tag=int(message["group"]))
 
     def _profile(self, message: Arrays, site: Site) -> Float:
         """PFedACnnL (9): label shares times the narrowest encoding; or the mean of the inputs."""
@@ -157,7 +125,7 @@ class PFedACnnL(Method):
             mean: Float = np.sum(parts, axis=0) / len(train)
             return mean
         shares = np.bincount(train.labels, minlength=task.classes) / len(train)
-        hidden = self._reader().stages(task)[:-1]
+        hidden = self.reader().stages(task)[:-1]
         if not hidden:  # (8) has no encoding to choose from
             return shares
         number = min(range(len(hidden)), key=lambda place: hidden[place].width)
@@ -166,7 +134,7 @@ class PFedACnnL(Method):
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """PFedACnnL (13), layer by layer, once the group's network is complete; until then, what there is of it."""
-        group, reader, train = layers.layers(message), self._reader(), site.train
+        group, reader, train = layers.layers(message), self.reader(), site.train
         if not group:  # only profiles so far: the client's own label shares for everybody
             return Personal({"shares": np.bincount(train.labels, minlength=site.task.classes) / len(train)})
         model: dict[str, Array] = {"seeds": message["seeds"]}
@@ -176,9 +144,9 @@ class PFedACnnL(Method):
         source = layers.Source(train.inputs)
         chosen = {}
         for number, layer in enumerate(group):
-            source = layers.moved(reader, stages, model, source, number, 1e6 * self.cache)
-            own, epsilon = self._own_layer(reader, stages, model, source, layer, site)
-            model |= under(f"layer/{number}", own)
+            source = layers.moved(reader, stages, model, source, number, self.budget)
+            own_layer, epsilon = self._own_layer(reader, stages, model, source, layer, site)
+            model |= under(f"layer/{number}", own_layer)
             chosen[f"layer/{number}/epsilon"] = epsilon
         return Personal(model, chosen)
 
@@ -193,9 +161,9 @@ class PFedACnnL(Method):
     ) -> tuple[dict[str, Array], float]:
         """PFedACnnL (13) for one layer, from the group's, and the epsilon that was used."""
         depth, labels, prior = len(layers.layers(model)), site.train.labels, nets.stacked(group)
-        own = layers.statistics(reader, stages, model, source, labels, depth)
+        own_moments = layers.statistics(reader, stages, model, source, labels, depth)
         # W = M + (X'X + epsilon I)^-1 X'(Y - X M)
-        rest = Moments(own.triangle, own.cross - own.gram @ prior, own.samples)
+        rest = Moments(own_moments.triangle, own_moments.cross - own_moments.gram @ prior, own_moments.samples)
         epsilon, sharpness = self.epsilon, float(group["sharpness"])
         if isinstance(epsilon, str):
             blocks = layers.blocks(reader, stages, model, source, depth)
@@ -212,16 +180,13 @@ class PFedACnnL(Method):
         """Scores of the last layer there is."""
         if "shares" in model:
             return np.tile(model["shares"], (len(inputs), 1))
-        return layers.scores(self._reader(), model, inputs)
+        return layers.scores(self.reader(), model, inputs)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times a sharpness, chosen on left-out predictions where epsilon is."""
         if "shares" in model:
             return scores
         return calibration.probabilities(layers.layers(model)[-1], scores)
-
-    def _reader(self, block: int | None = None) -> layers.Reader:
-        return layers.Reader(nets.parse(self.network), self.scale, block or self.block)
 
 
 def choose_epsilon(
@@ -241,8 +206,8 @@ def choose_epsilon(
         path = RidgePath.of(rows, targets - start)
     else:
         squares, vectors = np.linalg.eigh(rest.gram)
-        kept = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
-        squares, vectors = squares[kept], vectors[:, kept] / np.sqrt(squares[kept])
+        nonzero = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
+        squares, vectors = squares[nonzero], vectors[:, nonzero] / np.sqrt(squares[nonzero])
         root = np.sqrt(places)
         path = RidgePath(root * (rows @ vectors), squares, root * (targets - start), vectors.T @ rest.cross, 0.0)
 
@@ -292,14 +257,14 @@ def _grouped(profiles: Arrays, groups: int, rng: np.random.Generator) -> dict[st
 
 def _without(state: Arrays, silent: set[int], answered: set[int]) -> dict[str, Array]:
     """The state without groups of which nobody answered: their members join the group with the nearest centre."""
-    kept = {name: array for name, array in state.items() if not _belongs(name, silent)}
-    for name in [name for name in kept if name.startswith("member/") and int(kept[name]) in silent]:
+    remaining = {name: array for name, array in state.items() if not _belongs(name, silent)}
+    for name in [name for name in remaining if name.startswith("member/") and int(remaining[name]) in silent]:
         centres = state["centres"]
         distances: Mapping[int, float] = {
             number: float(np.linalg.norm(centres[number] - centres[int(state[name])])) for number in sorted(answered)
         }
-        kept[name] = np.array(min(distances, key=lambda number: distances[number]))
-    return kept
+        remaining[name] = np.array(min(distances, key=lambda number: distances[number]))
+    return remaining
 
 
 def _belongs(name: str, groups: set[int]) -> bool:

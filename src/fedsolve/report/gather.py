@@ -71,7 +71,7 @@ class Entry:
         return {name: value for name, value in values.items() if value is not None}
 
     def mean(self, whose: Whose = "own", metric: str = "accuracy") -> float | None:
-        """The mean over clients."""
+        """The mean of a metric over clients, as result.json has it, or else of their figures."""
         stored = self.summary("mean", metric) if whose == "own" else None
         if stored is not None:
             return stored
@@ -203,8 +203,8 @@ def _word(name: str, value: Any, sign: str) -> str:
         return str(value)
     if name == "fingerprint":
         return f"fingerprint{sign}{str(value)[:8]}"
-    shown = "all" if name == "limit" and value is None else "-" if value is None else value
-    return f"{name}{sign}{shown}"
+    text = "all" if name == "limit" and value is None else "-" if value is None else value
+    return f"{name}{sign}{text}"
 
 
 # --- groups and sections ---
@@ -312,8 +312,8 @@ def _without_copies(runs: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Ent
     distinct: dict[tuple[int, str], Entry] = {}
     for run in runs:
         distinct.setdefault((run.seed, json.dumps([run.figures(), run.figures("global")])), run)
-    kept = tuple(sorted(distinct.values(), key=lambda run: run.seed))
-    return kept, tuple(run for run in runs if not any(run is other for other in kept))
+    unique = tuple(sorted(distinct.values(), key=lambda run: run.seed))
+    return unique, tuple(run for run in runs if not any(run is other for other in unique))
 
 
 # --- figures per client ---

@@ -49,11 +49,11 @@ def _foot(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
     return f"Written {when} from {count(len(runs), 'run')}{twice}; nothing was computed again."
 
 
-def _facts(shown: Sequence[Entry], runs: Sequence[Entry]) -> str:
+def _facts(members: Sequence[Entry], runs: Sequence[Entry]) -> str:
     """What the runs of a section have in common; the seeds are of all `runs`, failed ones too."""
     items = []
     for name in ("limit", "clients", "partition", "features", "test", "participation"):
-        values = sorted({str(run.settings.get(name)) for run in shown})
+        values = sorted({str(run.settings.get(name)) for run in members})
         if values and values != ["None"] and not set(values) <= set(_USUAL.get(name, ())):
             items.append(f"<li><b>{name}</b> {html.escape(', '.join(v for v in values if v != 'None'))}</li>")
     seeds = sorted({run.seed for run in runs})
@@ -166,7 +166,7 @@ def _section(part: Section, runs: Sequence[Entry], *, alone: bool) -> str:
 def _plots(part: Section, runs: Sequence[Entry]) -> list[tuple[str, str, str]]:
     groups = part.groups
     whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
-    drawn = [
+    figures = [
         ("Accuracy", f"A dot is a client, the bar the mean over clients{whiskers}.", plots.accuracy(groups)),
         ("Who gains, who loses", "Each client against training alone on the same data.", plots.gain(groups, runs)),
         (
@@ -188,8 +188,8 @@ def _plots(part: Section, runs: Sequence[Entry]) -> list[tuple[str, str, str]]:
     ]
     for weights in [run.weights for run in part.runs if run.weights is not None][:1]:
         words = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
-        drawn.append(("What FedAPA learnt", words, plots.heat(weights, "client", "client", [], "weight")))
-    return drawn
+        figures.append(("What FedAPA learnt", words, plots.heat(weights, "client", "client", [], "weight")))
+    return figures
 
 
 def _split(runs: Sequence[Entry]) -> str:
@@ -238,8 +238,8 @@ def _metrics(parts: Sequence[Section]) -> str:
     lines = []
     for name, data, values in rows:
         cells = [_cell(name), *([_cell(data, text=True)] if len(parts) > 1 else [])]
-        shown = [values[i] for i in columns]
-        cells += [_cell("-", "") if value is None else _cell(f"{value:.4g}", value) for value in shown]
+        entries = [values[i] for i in columns]
+        cells += [_cell("-", "") if value is None else _cell(f"{value:.4g}", value) for value in entries]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     heads = ["method", *(["data"] if len(parts) > 1 else []), *(candidates[i] for i in columns)]
     return _titled("Further metrics", "Means over clients, then over seeds.", _whole("metrics", heads, lines))
@@ -251,8 +251,8 @@ _BESIDE: tuple[tuple[str, Whose], ...] = (("global %", "global"), ("alone %", "a
 
 def _table(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
     """Every run in a row. A cell's data-value is what it is sorted by."""
-    held = [(part, group, run) for part in parts for group in part.groups for run in (*group.runs, *group.copies)]
-    names = {run.place: (group.name, part.name) for part, group, run in held}
+    members = [(part, group, run) for part in parts for group in part.groups for run in (*group.runs, *group.copies)]
+    names = {run.place: (group.name, part.name) for part, group, run in members}
     beside = [(head, whose) for head, whose in _BESIDE if any(run.figures(whose) for run in runs)]
     several = len(parts) > 1
     heads = ["method", *(["data"] if several else []), "seed", *(head for head, _ in (*_SUMMARIES, *beside))]
@@ -294,9 +294,9 @@ def _share(value: float | None, digits: int = 2) -> str:
     return _cell("-", -1.0) if value is None else _cell(f"{100 * value:.{digits}f}", value)
 
 
-def _cell(shown: object, value: object = None, *, text: bool = False) -> str:
-    key = html.escape(str(shown if value is None else value))
-    return f'<td{" class=text" if text else ""} data-value="{key}">{html.escape(str(shown))}</td>'
+def _cell(content: object, value: object = None, *, text: bool = False) -> str:
+    key = html.escape(str(content if value is None else value))
+    return f'<td{" class=text" if text else ""} data-value="{key}">{html.escape(str(content))}</td>'
 
 
 # --- numbers in words ---

@@ -104,13 +104,13 @@ def accuracy_rows(groups: Sequence[Group]) -> list[Row]:
 
     A global model that is the method's own model, and training alone that is `local`, have no second row.
     """
-    shown = [per_client(group) for group in groups if group.method == "local"]
+    distinct = [per_client(group) for group in groups if group.method == "local"]
     alones: list[tuple[Group, Mapping[str, float]]] = []
     for group in groups:
         before = per_client(group, "alone")
-        if group.beside("alone") and before not in shown:
+        if group.beside("alone") and before not in distinct:
             alones.append((group, before))
-            shown.append(before)
+            distinct.append(before)
     rows = []
     for group in groups:
         clients, shared = per_client(group), per_client(group, "global")
@@ -213,7 +213,7 @@ def convergence(groups: Sequence[Group]) -> str:
             if len(x) > 1:
                 every = max(1, len(x) // 8)
                 axes.plot(x, y, color=colour(group), marker=marker(group), markevery=every, ms=4, label=name)
-            else:  # over after a round: a level to reach
+            else:  # one round only: a level line
                 axes.plot([x[0], last], [y[0], y[0]], color=colour(group), ls=(0, (4, 3)), lw=1.2, label=name)
         axes.set_xlabel("round")
         axes.set_ylabel("mean accuracy, %")
@@ -231,7 +231,7 @@ def heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar
         axes.grid(visible=False)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        for axis in (axes.xaxis, axes.yaxis):  # there is no client 2.5
+        for axis in (axes.xaxis, axes.yaxis):  # clients and classes have whole numbers
             axis.get_major_locator().set_params(integer=True)
         if 0 < len(names) <= 20:
             axes.set_yticks(range(len(names)), names, size=7.5)

@@ -36,7 +36,7 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The one file in the folder that holds the checkpoint."""
         return Path(self.folder) / CHECKPOINT
 
     def about(self, settings: Mapping[str, Any], fingerprint: str, absent: Collection[str]) -> Checkpoint:
@@ -49,8 +49,8 @@ class Checkpoint:
         if not self.every or snapshot.round % self.every or snapshot.round == rounds:
             return
         arrays = under("server", snapshot.state)
-        for client, held in memory.items():
-            arrays |= under(f"client/{client}", held.arrays())
+        for client, client_memory in memory.items():
+            arrays |= under(f"client/{client}", client_memory.arrays())
         head = {
             "fedsolve-checkpoint": FORMAT,
             "identity": json.dumps(self.identity),
@@ -88,16 +88,16 @@ class Checkpoint:
                 raise
             raise DataError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
 
-    def _compare(self, found: Mapping[str, Any]) -> None:
+    def _compare(self, identity: Mapping[str, Any]) -> None:
         """Refuse to go on with something else, and say what differs."""
-        before, now = _flat(found), _flat(self.identity)
-        said = [
+        before, now = _flat(identity), _flat(self.identity)
+        differences = [
             f"{name} was {before.get(name, 'absent')!r} and is {now.get(name, 'absent')!r}"
             for name in sorted(before.keys() | now.keys())
             if before.get(name) != now.get(name)
         ]
-        if said:
-            raise DataError(f"{self.path} belongs to another run: {'; '.join(said[:3])}")
+        if differences:
+            raise DataError(f"{self.path} belongs to another run: {'; '.join(differences[:3])}")
 
 
 def _torch() -> dict[str, str]:
@@ -108,7 +108,7 @@ def _torch() -> dict[str, str]:
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{above}{name} ") if isinstance(value, Mapping) else {above + name: value}
-    return found
+        result |= _flat(value, f"{above}{name} ") if isinstance(value, Mapping) else {above + name: value}
+    return result

@@ -39,7 +39,7 @@ class Request:
     pace: float = 1.0  # how much more the client should take on at a time than at first
 
     def write(self) -> Bytes:
-        """The request as bytes."""
+        """The request as bytes, which `read` takes."""
         numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted), "pace": repr(self.pace)}
         words = {name: str(number) for name, number in numbers.items()}
         return encode(self.message, {"kind": self.kind, "space": self.space, **words})
@@ -93,15 +93,16 @@ class Memory:
 
     def arrays(self, *, with_model: bool = True) -> dict[str, Array]:
         """The memory as named arrays, for files and other processes."""
-        held = {"counted": np.array(self.counted), "updated": np.array(self.pending is not None)}
-        held |= named.under("private", self.private) | named.under("pending", self.pending or {})
-        return held | named.under("model", self.model or {}) if with_model else held
+        arrays = {"counted": np.array(self.counted), "updated": np.array(self.pending is not None)}
+        arrays |= named.under("private", self.private) | named.under("pending", self.pending or {})
+        return arrays | named.under("model", self.model or {}) if with_model else arrays
 
     @classmethod
-    def from_arrays(cls, held: Arrays) -> Memory:
+    def from_arrays(cls, arrays: Arrays) -> Memory:
         """The inverse of `arrays`; a client without a model and one with an empty model are alike."""
-        pending = named.take("pending", held) if bool(held["updated"]) else None
-        return cls(named.take("private", held), bool(held["counted"]), pending, named.take("model", held) or None)
+        pending = named.take("pending", arrays) if bool(arrays["updated"]) else None
+        model = named.take("model", arrays) or None
+        return cls(named.take("private", arrays), bool(arrays["counted"]), pending, model)
 
 
 def handle(

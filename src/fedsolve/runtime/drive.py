@@ -110,6 +110,7 @@ def drive(
     is given all it takes to go on behind it, and `resume` is what `keep` was given once. `gathering` says how replies
     reach the server; by default it sees each of them.
     """
+    _serves(method, task)
     if not 0 < participation <= 1:
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
     whole("eval-every", evaluate_every, 1)
@@ -164,14 +165,23 @@ def drive(
     return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums)
 
 
-def _enough(replies: Replies, asked: Sequence[str], least: int, number: int) -> None:
+def _serves(method: Method, task: Task) -> None:
+    """Refuse a task whose target the method does not learn."""
+    if task.target.kind not in method.targets:
+        raise ParameterError(
+            f"method {method.name!r} learns {' or '.join(method.targets)}; the target of this task is "
+            f"{task.target.kind}: choose a method whose targets include {task.target.kind!r}"
+        )
+
+
+def _enough(replies: Replies, clients: Sequence[str], least: int, number: int) -> None:
     """Refuse a round that too few clients answered."""
     if len(replies.answered) >= max(1, least):
         return
     reasons = "; ".join(f"{client}: {reason}" for client, reason in sorted(replies.failed.items())[:3])
-    few = f"only {len(replies.answered)} of {len(asked)} clients" if replies.answered else "no client"
-    wanted = f", fewer than the {least} that are wanted" if replies.answered else ""
-    raise DataError(f"{few} answered in round {number}{wanted}" + (f" ({reasons})" if reasons else ""))
+    few = f"only {len(replies.answered)} of {len(clients)} clients" if replies.answered else "no client"
+    threshold = f", fewer than the {least} that are wanted" if replies.answered else ""
+    raise DataError(f"{few} answered in round {number}{threshold}" + (f" ({reasons})" if reasons else ""))
 
 
 def _over_clients(tallies: Tallies) -> dict[str, dict[str, float | None]]:

@@ -82,7 +82,7 @@ class InProcess:
         self._forks = method.workers == "processes"
         crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
-        self._kept: ExitStack | None = None  # what ends with the run
+        self._resources: ExitStack | None = None  # what ends with the run
 
     def __enter__(self) -> InProcess:
         """Inside, worker processes stay from one series of requests to the next; outside, each series has its own.
@@ -90,20 +90,20 @@ class InProcess:
         The server's part beside them is small matrices, for which further BLAS threads are slower, and much slower on a
         busy machine.
         """
-        self._kept = ExitStack()
+        self._resources = ExitStack()
         if self._forks:
-            self._kept.enter_context(_ONE_THREAD)
+            self._resources.enter_context(_ONE_THREAD)
         if self._crew:
-            self._kept.enter_context(self._crew)
+            self._resources.enter_context(self._crew)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._kept:
-            self._kept.close()
-        self._kept = None
+        if self._resources:
+            self._resources.close()
+        self._resources = None
 
     def clients(self) -> Sequence[str]:
-        """Everybody but the absent."""
+        """The names of all clients but the absent ones, sorted."""
         return self._present
 
     def model(self, name: str) -> Arrays:
@@ -120,7 +120,7 @@ class InProcess:
             try:
                 self._ask_crew(self._crew, requests, inbox, tick)
             finally:
-                if not self._kept:
+                if not self._resources:
                     self._crew.close()
             return
         tasks = ((name, self._read(data)) for name, data in requests)
@@ -226,9 +226,9 @@ def _in_common(message: Arrays, before: Memory | None) -> dict[str, Array]:
     return under("message", message) | under("before", before.arrays(with_model=False) if before else {})
 
 
-def _pack(memory: Arrays, known: Arrays) -> Bytes:
-    """A client's memory, with arrays that the other side knows, or that stand there twice, mentioned by name only."""
-    places = {id(array): name for name, array in known.items()}
+def _pack(memory: Arrays, common: Arrays) -> Bytes:
+    """A client's memory; arrays that the other side has, or that are in it twice, are mentioned by name only."""
+    places = {id(array): name for name, array in common.items()}
     distinct: dict[str, Array] = {}
     same: dict[str, str] = {}
     for name, array in memory.items():
@@ -239,10 +239,10 @@ def _pack(memory: Arrays, known: Arrays) -> Bytes:
     return encode(distinct, {"same": json.dumps(same)})
 
 
-def _unpack(data: Bytes, known: Arrays) -> Arrays:
+def _unpack(data: Bytes, common: Arrays) -> Arrays:
     """The inverse of `_pack`: one array for all names that it has."""
     memory, head = read(data, "what a client remembers")
-    arrays = {**known, **under("memory", memory)}
+    arrays = {**common, **under("memory", memory)}
     return memory | {name: arrays[place] for name, place in json.loads(head["same"]).items()}
 
 
@@ -264,7 +264,7 @@ def run(
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads or processes (0: one a core); it changes the time, never the result. `report` is
+    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `report` is
     told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
     run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
     its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies

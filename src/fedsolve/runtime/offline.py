@@ -1,4 +1,4 @@
-"""The switches that keep Flower and Ray from calling anybody: no telemetry, no update check, no packages at run time.
+"""The switches that keep Flower and Ray from calling home: no telemetry, no update check, no packages at run time.
 
 They are read when those libraries are imported, so they are set before.
 """

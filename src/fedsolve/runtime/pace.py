@@ -31,6 +31,6 @@ class Pace:
         if not seconds:
             return self
         median = float(np.median(list(seconds.values())))
-        behind = {name: taken / median for name, taken in seconds.items() if taken > median > 0}
+        behind = {name: duration / median for name, duration in seconds.items() if duration > median > 0}
         grown = {name: min(self.of(name) * math.sqrt(times), LARGEST_PACE) for name, times in behind.items()}
         return Pace({**self.factors, **grown})

@@ -29,7 +29,7 @@ from fedsolve import errors
 from fedsolve.codec import Bytes
 
 WINDOW = 32  # tasks that are drawn ahead, so that large ones can begin first
-Task: TypeAlias = tuple[str, list[Bytes]]  # a name, and what there is to know
+Task: TypeAlias = tuple[str, list[Bytes]]  # a name, and the bytes that go with it
 Work: TypeAlias = Callable[[str, list[Bytes]], list[Bytes]]
 GONE = "a worker process ended unexpectedly: was it killed, or out of memory?"
 
@@ -93,11 +93,11 @@ class _Member:
 
     def send(self, name: str, parts: list[Bytes]) -> None:
         """Give it a task. What stood in the same place of its last one it still has."""
-        kept = [place for place, (old, new) in enumerate(zip(self.last, parts, strict=False)) if old is new]
+        unchanged = [place for place, (old, new) in enumerate(zip(self.last, parts, strict=False)) if old is new]
         try:
-            self.connection.send_bytes(json.dumps({"name": name, "parts": len(parts), "kept": kept}).encode())
+            self.connection.send_bytes(json.dumps({"name": name, "parts": len(parts), "unchanged": unchanged}).encode())
             for place, part in enumerate(parts):
-                if place not in kept:
+                if place not in unchanged:
                     self.connection.send_bytes(part)
         except OSError:
             raise errors.DataError(GONE) from None
@@ -153,26 +153,26 @@ def _no_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is interrupted
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came and callable(before):
+        if interrupts and callable(before):
             before(signal.SIGINT, None)
 
 
 def _hire(work: Work, others: list[Connection]) -> _Member:
     context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(work, theirs, [*others, mine]), daemon=True)
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(work, there, [*others, here]), daemon=True)
     with warnings.catch_warnings():
         # Newer Pythons warn when a process with threads forks. The child runs `work` and touches none of their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
-    theirs.close()
-    return _Member(process, mine)
+    there.close()
+    return _Member(process, here)
 
 
 def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> None:
@@ -182,15 +182,15 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
     # One thread each. And a library that already has threads in the parent would wait here for some that did not fork.
     threadpool_limits(1)
     for inherited in not_mine:
-        inherited.close()  # or nobody would see the parent's end close
-    given: list[Bytes] = []
+        inherited.close()  # else a closed end of the parent would stay open here
+    inputs: list[Bytes] = []
     try:
         while True:
             task = json.loads(connection.recv_bytes())
-            kept = set(task["kept"])
-            given = [given[place] if place in kept else connection.recv_bytes() for place in range(task["parts"])]
+            unchanged, count = set(task["unchanged"]), task["parts"]
+            inputs = [inputs[place] if place in unchanged else connection.recv_bytes() for place in range(count)]
             try:
-                parts = work(task["name"], given)
+                parts = work(task["name"], inputs)
                 head: dict[str, object] = {"parts": len(parts)}
             except Exception as error:  # noqa: BLE001  (whatever it is, the parent raises it)
                 parts = []

@@ -58,7 +58,7 @@ class Description:
 
     name: str
     version: str
-    task: Task  # that its data alone pose
+    task: Task  # as its data alone pose it
     samples: int
 
 
@@ -77,18 +77,18 @@ class Rules:
     def __post_init__(self) -> None:
         for name, low in (("min_clients", 1), ("wait", 0), ("timeout", 1), ("evaluate_every", 0)):
             if not getattr(self, name) >= low:
-                shown = name.replace("_", "-")
-                raise ParameterError(f"{shown} must be a number of at least {low}; got {getattr(self, name)!r}")
+                label = name.replace("_", "-")
+                raise ParameterError(f"{label} must be a number of at least {low}; got {getattr(self, name)!r}")
 
 
 def to_text(value: Job | Description) -> str:
     """A job or a description as JSON; a task in it as its own text."""
-    shown = {item.name: getattr(value, item.name) for item in fields(value)}
-    return json.dumps({name: part.to_text() if isinstance(part, Task) else part for name, part in shown.items()})
+    parts = {item.name: getattr(value, item.name) for item in fields(value)}
+    return json.dumps({name: part.to_text() if isinstance(part, Task) else part for name, part in parts.items()})
 
 
 def from_text(kind: type[Any], text: str) -> Any:
-    """The inverse of `to_text`."""
+    """The job or description that `to_text` wrote; one with other fields is refused."""
     try:
         values = json.loads(text)
         names = {item.name for item in fields(kind)}
@@ -102,7 +102,7 @@ def from_text(kind: type[Any], text: str) -> Any:
 
 
 class Site(Protocol):
-    """One client's place."""
+    """The place where one client's data lie, and what it does there for a run."""
 
     @property
     def name(self) -> str:

@@ -62,12 +62,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def coef_(self) -> Array:
-        """Weights, classes x features, of a linear model."""
+        """The weights of a linear model, classes x features, in the order of `classes_`."""
         return np.ascontiguousarray(linear_map(self.model)[0].T[self._order])
 
     @property
     def intercept_(self) -> Array:
-        """One number per class."""
+        """The intercept of each class of a linear model, in the order of `classes_`."""
         return np.asarray(linear_map(self.model)[1][self._order])
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Classifier:

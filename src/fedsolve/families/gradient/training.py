@@ -46,24 +46,24 @@ def train(
     check_inputs(samples)
     with one_thread(), seeded(rng):
         module = rebuild(settings.model, start, sample_shape(task.shape), task.classes)
-        module.train(len(samples) > 1)  # a single sample has no statistics: those of the start hold
+        module.train(len(samples) > 1)  # a single sample has no statistics: those of the start are used
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(name not in frozen)
         step = _sgd_step(parameters, settings.lr, settings.sgd_momentum)
         total = torch.zeros(())
         for _ in range(settings.epochs if epochs is None else epochs):
-            total, seen = torch.zeros(()), 0
+            total, count = torch.zeros(()), 0
             for inputs, labels in batches(samples, settings.batch, rng):
                 value = loss(module(inputs), labels)
                 gradients = list(torch.autograd.grad(value, parameters))
                 with torch.no_grad():
                     total += value.detach() * len(labels)
-                    seen += len(labels)
+                    count += len(labels)
                     if hook is not None:
                         hook(parameters, gradients)
                     step(gradients)
-            total /= seen
+            total /= count
         trained = as_arrays(module)
     mean = float(total)
     if not (np.isfinite(mean) and all(finite(array) for array in trained.values())):

@@ -69,8 +69,8 @@ def design(stage: Stage, inputs: Float, block: int) -> Iterator[Float]:
     columns = stage.places[1]
     for image in windows:
         for start in range(0, places, block):
-            chosen = np.arange(start, min(start + block, places))
-            yield _with_one(image[chosen // columns, chosen % columns], 1)
+            numbers = np.arange(start, min(start + block, places))
+            yield _with_one(image[numbers // columns, numbers % columns], 1)
 
 
 def _windows(stage: Stage, inputs: Float) -> Float:

@@ -99,10 +99,10 @@ def moved(
     """The samples behind `depth` layers where that fits into `budget` bytes, else the source as it is."""
     if depth == source.depth or 8.0 * len(source.inputs) * np.prod(stages[depth].inputs) > budget:
         return source
-    kept = np.empty((len(source.inputs), *stages[depth].inputs))
+    activations = np.empty((len(source.inputs), *stages[depth].inputs))
     for rows, values in blocks(reader, stages, model, source, depth):
-        kept[rows] = values.reshape(len(values), *stages[depth].inputs)
-    return Source(kept, depth)
+        activations[rows] = values.reshape(len(values), *stages[depth].inputs)
+    return Source(activations, depth)
 
 
 def statistics(

@@ -45,15 +45,15 @@ def choose_ridge(site: Site, *, intercept: bool) -> tuple[float, float]:
         gain = path.ridge(ridge)
         return left_out(path.targets, path.fitted(gain), path.leverage(gain)) + mean
 
-    chosen = best(candidates, map(predicted, candidates), train.labels)
-    return chosen, sharpness(predicted(chosen), train.labels, float(targets.shape[1]))
+    strength = best(candidates, map(predicted, candidates), train.labels)
+    return strength, sharpness(predicted(strength), train.labels, float(targets.shape[1]))
 
 
 def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[np.int64]) -> _T:
     """The candidate with the best leave-one-out predictions (samples x classes, one matrix per candidate).
 
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
-    minus best other. The count itself takes few values and ties; squared error looks away from the decision. Below
+    minus best other. The count itself takes few values and ties; squared error counts more than the decision. Below
     `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first;
     below `TOO_FEW` samples too, which is why methods put the candidate nearest the global model there.
     """
@@ -62,12 +62,13 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     rows = np.arange(len(labels))
 
     def loss(scores: Float) -> float:
-        own = scores[rows, labels]
+        true_scores = scores[rows, labels]
         if len(labels) < FEW_SAMPLES:
-            return float(np.square(scores).sum() + (1.0 - 2.0 * own).sum())  # |scores - one-hot|^2
+            return float(np.square(scores).sum() + (1.0 - 2.0 * true_scores).sum())  # |scores - one-hot|^2
         others = scores.copy()
         others[rows, labels] = -np.inf
-        return float((0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * (others.max(1) - own))).sum())  # a smooth share of errors
+        leads = others.max(1) - true_scores
+        return float((0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * leads)).sum())  # a smooth count of errors
 
     losses = np.array([loss(scores) for scores in predictions])
     # Rounding must not decide between equals: the first wins.

@@ -57,8 +57,8 @@ def global_model(total: Moments, ridge: float, *, intercept: bool = False) -> di
 
 def figures(state: Arrays, *names: str) -> dict[str, float]:
     """Numbers of a server's state to show: those named, and how far its solution can be trusted."""
-    shown = (*names, "count", "sharpness", "rcond", "rank", "minimum_norm")
-    return {name: state[name].item() for name in shown if name in state}
+    every = (*names, "count", "sharpness", "rcond", "rank", "minimum_norm")
+    return {name: state[name].item() for name in every if name in state}
 
 
 def scores(model: Arrays, inputs: Array) -> Float:

@@ -1,0 +1,82 @@
+"""What layer-wise methods share: their settings, the seed they start from, and a client's part of a layer.
+
+Methods differ in who is summed together and in what clients do with the network in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedsolve import parameters
+from fedsolve.arrays import Array, Arrays
+from fedsolve.families.layered import layers
+from fedsolve.families.layered.description import parse
+from fedsolve.families.layered.forward import SCALES
+from fedsolve.method import Server, Site
+
+
+@dataclass(frozen=True)
+class Layerwise:
+    """The settings of layer-wise training: the network, its ridge, and how a client reads its samples."""
+
+    network: str = parameters.text(
+        "mlp:128,64", "layers: lr, mlp:128,64, dcnn:0.125 or conv:3x3x32,relu,...,dense", parse
+    )
+    gamma: float = parameters.number(10.0, "ridge of every layer, added once on the server", low=0)
+    scale: str = parameters.choice(
+        "auto", SCALES, "of the inputs: unit length, or square roots first (power); auto: power for images"
+    )
+    block: int = parameters.number(
+        4096, "rows a client works on at a time; of a convolution, patches", low=1, integer=True
+    )
+    adaptive: bool = parameters.flag(False, "slow clients are told to use larger blocks, up to limit")
+    limit: int = parameters.number(32768, "rows in a block that a client has memory for", low=1, integer=True)
+    cache: float = parameters.number(
+        128.0, "megabytes in which a client may keep activations for the next layer", low=0
+    )
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+
+    @property
+    def paced(self) -> bool:
+        """Whether blocks follow the time that clients take."""
+        return self.adaptive
+
+    @property
+    def alone(self) -> Mapping[str, object]:
+        """Ridge of each client's own on the inputs, with a constant as every layer has here."""
+        return {"intercept": True}
+
+    @property
+    def budget(self) -> float:
+        """How many bytes of activations a client may keep."""
+        return 1e6 * self.cache
+
+    def reader(self, pace: float | None = None) -> layers.Reader:
+        """How samples are read, in larger blocks for a client that is slow where `adaptive` asks for it."""
+        block = layers.paced(self.block, self.limit, pace if self.adaptive else None)
+        return layers.Reader(parse(self.network), self.scale, block)
+
+
+def first_state(method: Layerwise, server: Server) -> dict[str, Array]:
+    """The seed of the label encodings. A network that does not fit the inputs is refused here."""
+    method.reader().stages(server.task)
+    return {"seeds": server.rng.integers(2**31, size=1)}
+
+
+def layer_update(
+    method: Layerwise, private: Arrays, message: Arrays, site: Site, *, tag: int
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The inputs of the next layer, to be kept where there is room, and its statistics, which are the reply.
+
+    `tag` says whose network it is, so that nobody goes on from activations of another one.
+    """
+    reader = method.reader(site.pace)
+    stages, depth = reader.stages(site.task), len(layers.layers(message))
+    source = layers.restore(private, site.train, tag, depth)
+    if depth + 1 < len(stages):  # nobody needs the inputs of the last layer again
+        source = layers.moved(reader, stages, message, source, depth, method.budget)
+    statistics = layers.statistics(reader, stages, message, source, site.train.labels, depth)
+    return layers.keep(source, tag), statistics.arrays()
