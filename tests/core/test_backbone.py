@@ -34,7 +34,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny_features(images: np.ndarray, seed: int = 0) -> np.ndarray:
     weights = np.random.default_rng(seed).standard_normal((3, 5))
-    return (images.mean((1, 2)) / 255 - 0.5) / 0.5 @ weights
+    return np.asarray((images.mean((1, 2)) / 255 - 0.5) / 0.5 @ weights)
 
 
 def test_onnx_features(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def plain(network: Any, images: np.ndarray) -> np.ndarray:
 
     values = torch.from_numpy(((images / 255.0 - 0.5) / 0.5).astype(np.float32)).permute(0, 3, 1, 2)
     with torch.no_grad():
-        return network(values).numpy()
+        return np.asarray(network(values).numpy())
 
 
 def test_torchscript_and_exported_programs(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ class Counting:
 
     def __call__(self, batch: np.ndarray) -> np.ndarray:
         self.seen += len(batch)
-        return batch.astype(np.float32).mean((2, 3))
+        return np.asarray(batch.astype(np.float32).mean((2, 3)))
 
 
 def counting(identity: str = "one") -> tuple[backbone.Backbone, Counting]:

@@ -54,7 +54,7 @@ def test_we_read_what_the_safetensors_library_writes(named: dict[str, np.ndarray
 
 
 def test_decoded_arrays_are_read_only_and_aligned() -> None:
-    named = {"a": np.ones(3, np.uint8), "b": np.ones(2), "c": np.ones(3, np.float32)}
+    named: dict[str, np.ndarray] = {"a": np.ones(3, np.uint8), "b": np.ones(2), "c": np.ones(3, np.float32)}
     for array in codec.decode(codec.encode(named)).values():
         assert not array.flags.writeable
         assert array.flags.aligned

@@ -135,9 +135,9 @@ def write_data(folder: Path) -> None:
         x, x_test = (rng.integers(0, 256, (count, *shape), dtype=np.uint8) for count in (400, 50))
         np.savez(folder / f"{name}.npz", x=x, y=np.arange(400) % 10, x_test=x_test, y_test=np.arange(50) % 10)
     for name, classes in (("cifar10-features", 10), ("cifar100-features", 100)):
-        x, x_test = rng.standard_normal((600, 16)), rng.standard_normal((100, 16))
+        rows, more = rng.standard_normal((600, 16)), rng.standard_normal((100, 16))
         y, y_test = np.arange(600) % classes, np.arange(100) % classes
-        np.savez(folder / f"{name}.npz", x=x, y=y, x_test=x_test, y_test=y_test)
+        np.savez(folder / f"{name}.npz", x=rows, y=y, x_test=more, y_test=y_test)
 
 
 @pytest.mark.parametrize("name", reproduce.RECIPES)
@@ -216,6 +216,12 @@ def test_the_time_left_is_that_of_the_runs_of_the_same_method() -> None:
 
 def test_runs_that_differ_in_anything_have_places_of_their_own() -> None:
     base = Settings(method="afl", data="digits", clients=4)
-    others = [{"limit": 5}, {"test": "global"}, {"seed": 1}, {"set": {"ridge": 2.0}}, {"features": "unit"}]
+    others: list[dict[str, Any]] = [
+        {"limit": 5},
+        {"test": "global"},
+        {"seed": 1},
+        {"set": {"ridge": 2.0}},
+        {"features": "unit"},
+    ]
     places = {folder_name(base), *(folder_name(replace(base, **other)) for other in others)}
     assert len(places) == 1 + len(others)
