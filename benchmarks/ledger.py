@@ -19,9 +19,10 @@ from scipy.linalg import cho_factor, cho_solve
 
 import fedsolve as fs
 from fedsolve import codec
-from fedsolve.ledger.contribution import Contribution
+from fedsolve.ledger.contribution import Contribution, load_contribution
+from fedsolve.ledger.database import PAGE
 from fedsolve.ledger.influence import influence
-from fedsolve.ledger.store import PAGE, Ledger
+from fedsolve.ledger.store import Ledger
 
 from .timing import ratios, seconds
 
@@ -36,7 +37,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def _measure(folder: Path) -> list[dict[str, Any]]:
-    task = fs.Task(CLASSES, (FEATURES,))
+    task = fs.Task(fs.Classes(CLASSES), (FEATURES,))
     ledger = Ledger.create(folder / "fed.db", fs.AFL(ridge=1.0), task)
     bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
     bare.execute(f"PRAGMA page_size = {PAGE}")  # what is good for the ledger is good for the bare insert
@@ -64,7 +65,7 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
 
     def add_each(paths: list[Path]) -> None:
         for path in paths:
-            ledger.offer(path.read_bytes())
+            ledger.add(load_contribution(path, ledger.terms))
 
     def add_all(paths: list[Path]) -> None:
         list(ledger.offer_files(paths))

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 import fedsolve as fs
 from fedsolve import blas
 from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes, Task
 from fedsolve.families.ridge import linear
 from fedsolve.features.maps import RandomProjection
 from fedsolve.method import Server, Site
@@ -179,7 +180,7 @@ def streams(
     settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    server = Server(Task(int(y.max()) + 1, x.shape[1:]), 0, derive(seed, "server"))
+    server = Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server"))
     seeds = fs.APFL().init_server(server)["seeds"]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
@@ -233,7 +234,7 @@ def split_rows(federation: fs.Federation) -> list[tuple[Rows, Rows]]:
 
 def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], split: list[tuple[Rows, Rows]]) -> float:
     """Mean accuracy over clients of fedprior with everybody's moments, which have a column of ones."""
-    method, task = fs.FedPrior(), Task(total.targets, (phi.shape[1],))
+    method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
         model, _ = method.personalize({}, message, site(task, phi[train], y[train]))
@@ -252,7 +253,7 @@ def apfl_accuracy(
     """Mean accuracy over clients of APFL, each choosing its beta and lam; `scores` of the shared stream on all rows."""
     right = []
     leverage, sharpness = float(state["leverage"]), float(state["sharpness"])
-    task = Task(scores.shape[1], psi.shape[1:])
+    task = Task(Classes(scores.shape[1]), psi.shape[1:])
     for train, test in split:
         classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]

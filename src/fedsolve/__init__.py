@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from fedsolve.data.catalog import load as load
     from fedsolve.data.federation import Client as Client
     from fedsolve.data.federation import Federation as Federation
-    from fedsolve.data.federation import Samples as Samples
-    from fedsolve.data.federation import Table as Table
-    from fedsolve.data.federation import Task as Task
     from fedsolve.data.partition import by_client as by_client
     from fedsolve.data.partition import classes as classes
     from fedsolve.data.partition import dirichlet as dirichlet
@@ -27,6 +24,10 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import neighbours as neighbours
     from fedsolve.data.partition import power_law as power_law
     from fedsolve.data.partition import shards as shards
+    from fedsolve.data.samples import Samples as Samples
+    from fedsolve.data.table import Table as Table
+    from fedsolve.data.task import Classes as Classes
+    from fedsolve.data.task import Task as Task
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import ParameterError as ParameterError
@@ -68,8 +69,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "fedsolve.checks": ("check_method",),
     "fedsolve.data.catalog": ("load",),
-    "fedsolve.data.federation": ("Client", "Federation", "Samples", "Table", "Task"),
+    "fedsolve.data.federation": ("Client", "Federation"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
+    "fedsolve.data.samples": ("Samples",),
+    "fedsolve.data.table": ("Table",),
+    "fedsolve.data.task": ("Classes", "Task"),
     "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),

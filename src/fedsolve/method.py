@@ -17,7 +17,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_c
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, softmax
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.laws import Law
 
 Fold: TypeAlias = Literal["sum", "collect"] | Mapping[str, str]

@@ -28,9 +28,9 @@ from fedsolve import arrays
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.errors import DataError
 
-MANY = 100  # classes up to which a tally holds the whole confusion matrix and fine histograms
-BINS = 256  # per histogram, up to MANY classes
-LARGE = 100_000  # bytes a tally above MANY classes may take
+MANY = 100  # classes up to which a tally holds the whole confusion matrix
+BINS = 256  # per histogram, for few classes
+LARGE = 65_536  # bytes that all histograms of a tally may take, up to 1,024 classes
 CLIP = 1e-15  # smallest probability in log_loss, so that one sure and wrong answer does not make it infinite
 SLACK = 1e-3  # rows of probabilities sum to one up to this: single precision and many classes
 BLOCK = 2**16  # probabilities looked at in one go; they stay in the processor's cache
@@ -268,9 +268,8 @@ def check(tally: Arrays, classes: int, source: str = "the tally") -> None:
 
 
 def bins(classes: int) -> int:
-    """Bins per histogram: so many that a tally above `MANY` classes stays within `LARGE` bytes, up to 1,000 classes."""
-    # Two numbers of eight bytes per class and bin, three per class, three in all; four bins are the fewest.
-    return BINS if classes <= MANY else max(4, (LARGE - 24 * classes - 24) // (16 * classes))
+    """Bins per histogram: `BINS` for few classes, and never more than `LARGE` bytes for the histograms of all."""
+    return min(BINS, max(4, LARGE // (16 * classes)))  # two numbers of eight bytes per class and bin
 
 
 def edges(classes: int) -> Float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsolve import codec, methods, parameters
 from fedsolve.arrays import Array, Arrays, check
-from fedsolve.data.federation import Task, check_inputs
+from fedsolve.data.samples import check_inputs
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
-from fedsolve.features.cache import Progress, extract
+from fedsolve.features.cache import extract
 from fedsolve.features.images import ANY_SIZE, Pictures
-from fedsolve.features.maps import difference
 from fedsolve.method import Method
+from fedsolve.progress import Progress
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +33,14 @@ class Model:
     arrays: Arrays
     owner: str  # the client it was made for, or "global"
 
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.method.name!r}, of {reprlib.repr(self.owner)}, {self.task.classes} classes, "
+            f"inputs {self.task.inputs}, {len(self.arrays)} arrays)"
+        )
+
     def scores(self, inputs: ArrayLike | Pictures, progress: Progress | None = None) -> Array:
-        """One row a sample, one column a class; the largest wins. Pictures may be arrays or `Images` of a folder."""
+        """One row per sample, one column per class; the largest wins. Pictures are an array or `Images` of a folder."""
         wanted, features = self.task.inputs, self.task.features
         if isinstance(inputs, Pictures):
             if wanted == ANY_SIZE:
@@ -62,12 +70,7 @@ class Model:
             "method": self.method.name,
             "settings": json.dumps(parameters.values(self.method)),
             "owner": self.owner,
-            "classes": str(self.task.classes),
-            "class_names": json.dumps(self.task.class_names),
-            "feature_names": json.dumps(self.task.feature_names),
-            "inputs": json.dumps(self.task.inputs),
-            "features": str(self.task.features),
-            "space": self.task.described,
+            "task": self.task.to_text(),
         }
 
 
@@ -77,28 +80,18 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     `features` says where its backbone is here, if that is not where it was: "onnx:FILE". It must be the same one.
     """
     arrays, metadata = codec.read_file(Path(path))
-    if metadata.get("fedsolve") != FORMAT:
-        found = metadata.get("fedsolve", "none")
-        raise DataError(f"{path} is not a fedsolve model of format {FORMAT}; it says {found!r}")
+    if metadata.get("fedsolve") not in ("1", FORMAT):
+        version = metadata.get("fedsolve", "none")
+        raise DataError(f"{path} is not a fedsolve model of format 1 or {FORMAT}; it says {version!r}")
     try:
-        task = Task(
-            classes=int(metadata["classes"]),
-            inputs=tuple(json.loads(metadata["inputs"])),
-            features=maps.parse(features or metadata["features"]),
-            class_names=tuple(json.loads(metadata["class_names"])),
-            feature_names=tuple(json.loads(metadata["feature_names"])),
-        )
+        task = _task(metadata, features)
         settings = json.loads(metadata["settings"])
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
         if method.name != metadata["method"]:
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
-        if task.described != metadata["space"]:
-            raise DataError(f"its features are not those here: {difference(task.described, metadata['space'])}")
-        if task.class_names and len(task.class_names) != task.classes:
-            raise DataError(f"it names {len(task.class_names)} of {task.classes} classes")
         owner = metadata["owner"]
         check(arrays, "its arrays")
-        # The arrays fit together if they give one score a class for an input of nothing.
+        # The arrays fit together if they give one score per class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)), task)
         if blank.shape != (1, task.classes):
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
@@ -107,3 +100,20 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)
+
+
+def _task(metadata: dict[str, str], features: str) -> Task:
+    """The task of a model with the feature map that is here, which must be the model's."""
+    if metadata["fedsolve"] == FORMAT:
+        task = Task.from_text(metadata["task"])
+        return task.with_map(maps.parse(features or str(task.features)))
+    task = Task(  # format 1, of version 0.1.0: the parts of the task stand one by one
+        target=Classes(int(metadata["classes"]), tuple(json.loads(metadata["class_names"]))),
+        inputs=tuple(json.loads(metadata["inputs"])),
+        features=maps.parse(features or metadata["features"]),
+        feature_names=tuple(json.loads(metadata["feature_names"])),
+    )
+    if task.described != metadata["space"]:
+        difference = maps.difference(task.described, metadata["space"])
+        raise DataError(f"the features here are not the federation's: {difference}")
+    return task

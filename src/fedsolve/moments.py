@@ -36,6 +36,9 @@ class Moments:
     samples: NDArray[np.int64]  # how many, 0-d
     space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
 
+    def __repr__(self) -> str:
+        return f"Moments({self.features} features, {self.targets} targets, {self.count} samples, space {self.space})"
+
     def __post_init__(self) -> None:
         if self.triangle.dtype != np.float64 or self.cross.dtype != np.float64:
             raise DataError(f"moments are float64, always; got {self.triangle.dtype} and {self.cross.dtype}")

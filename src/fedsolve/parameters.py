@@ -58,7 +58,9 @@ class Domain:
             return isinstance(value, str)
         if self.auto and value == "auto":
             return True
-        if isinstance(value, bool) or not isinstance(value, Integral if self.kind == "integer" else Real):
+        if self.kind == "integer" and not isinstance(value, Integral):
+            return False
+        if isinstance(value, bool) or not isinstance(value, Real):
             return False
         return math.isfinite(value) and self.low <= float(value) <= self.high
 
@@ -75,6 +77,17 @@ class Domain:
             return int(text) if self.kind == "integer" else float(text)
         except ValueError:
             return text
+
+
+def whole(name: str, value: object, low: int) -> int:
+    """The integer that `value` is, NumPy's or Python's; refused by `name` where it is none or lies below `low`.
+
+    >>> whole("clients", 20, 1)
+    20
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        raise ParameterError(f"{name} must be an integer of at least {low}; got {value!r}")
+    return int(value)
 
 
 def number(

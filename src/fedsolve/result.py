@@ -6,69 +6,106 @@ import json
 import os
 import platform
 import shutil
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from fedsolve import codec
+from fedsolve import codec, metrics
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, 2)  # the formats that can be read
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
+Whose: TypeAlias = Literal["personal", "shared", "alone"]  # the client's model, the global one, that of training alone
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """How one client fares. Accuracies are on its own test samples; None where it has none."""
+    """How one client fares. Figures are on its own test samples; there are none where it has none."""
 
     train: int
     test: int
-    accuracy: float | None
-    shared: float | None = None  # accuracy of the one global model
-    alone: float | None = None  # accuracy of training alone
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of its personal model
+    shared_metrics: Mapping[str, float] = field(default_factory=dict)  # of the one global model
+    alone_metrics: Mapping[str, float] = field(default_factory=dict)  # of training alone
     chosen: Mapping[str, float] = field(default_factory=dict)  # hyper-parameters chosen for this client
 
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of its personal model."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def shared(self) -> float | None:
+        """The accuracy of the one global model on its test samples."""
+        return self.shared_metrics.get("accuracy")
+
+    @property
+    def alone(self) -> float | None:
+        """The accuracy of training alone."""
+        return self.alone_metrics.get("accuracy")
+
+    def of(self, whose: Whose) -> Mapping[str, float]:
+        """The figures of its personal model, of the global one, or of training alone."""
+        return {"personal": self.metrics, "shared": self.shared_metrics, "alone": self.alone_metrics}[whose]
+
     def json(self) -> dict[str, Any]:
-        """As it stands in result.json; the global model's accuracy is called "global" there."""
-        known: dict[str, Any] = {"train": self.train, "test": self.test, "accuracy": self.accuracy}
-        if self.shared is not None:
-            known["global"] = self.shared
-        if self.alone is not None:
-            known["alone"] = self.alone
-        return known | ({"chosen": dict(self.chosen)} if self.chosen else {})
+        """As it stands in result.json; the global model is called "global" there."""
+        entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
+        others = {"global": self.shared_metrics, "alone": self.alone_metrics, "chosen": self.chosen}
+        return entry | {name: dict(figures) for name, figures in others.items() if figures}
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> ClientResult:
+        """The inverse of `json`; format 1 had accuracies alone, as plain numbers."""
+        others = (entry.get("global"), entry.get("alone"))
+        shared, alone = (figures if isinstance(figures, Mapping) else _accuracy(figures) for figures in others)
+        metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
+        return cls(entry["train"], entry["test"], metrics, shared, alone, entry.get("chosen", {}))
+
+
+def _accuracy(value: float | None) -> dict[str, float]:
+    return {} if value is None else {"accuracy": value}
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Accuracy over clients. `mean` counts clients alike, `pooled` counts test samples alike: papers mix them up."""
+class Spread:
+    """A figure over clients. `mean` counts clients alike, `pooled` counts test samples alike: papers mix them up."""
 
-    mean: float | None
-    pooled: float | None
-    std: float | None  # over clients
-    worst_decile: float | None  # mean over the worst tenth of the clients, at least one
+    mean: float | None = None
+    pooled: float | None = None
+    std: float | None = None  # over clients
+    worst_decile: float | None = None  # mean over the worst tenth of the clients, at least one
 
-    @classmethod
-    def of(cls, clients: Mapping[str, ClientResult]) -> Accuracy:
-        """The summary over the clients that have test samples."""
-        tested = [(c.accuracy, c.test) for c in clients.values() if c.accuracy is not None]
-        if not tested:
-            return cls(None, None, None, None)
-        values = sorted(accuracy for accuracy, _ in tested)
-        # Exact sums: clients that all have the same accuracy have that mean, to the last digit.
-        return cls(
-            mean=statistics.mean(values),
-            pooled=sum(round(accuracy * count) for accuracy, count in tested) / sum(count for _, count in tested),
-            std=statistics.pstdev(values),
-            worst_decile=statistics.mean(values[: -(-len(values) // 10)]),
-        )
+
+def spreads(
+    clients: Mapping[str, ClientResult], whose: Whose = "personal", tally: Arrays | None = None
+) -> dict[str, Spread]:
+    """Every figure over the clients that have it. Pooled ones are those of the clients' summed `tally`, where given.
+
+    Without it, pooled accuracy still follows from the clients' own, and no other pooled figure does.
+
+    >>> spreads({"a": ClientResult(9, 1, {"accuracy": 1.0}), "b": ClientResult(9, 3, {"accuracy": 0.0})})["accuracy"]
+    Spread(mean=0.5, pooled=0.25, std=0.5, worst_decile=0.0)
+    """
+    pooled = dict(metrics.figures(tally)) if tally else {}
+    tested = [(client.of(whose), client.test) for client in clients.values()]
+    if "accuracy" not in pooled and any("accuracy" in figures for figures, _ in tested):
+        counted = [(figures["accuracy"], count) for figures, count in tested if "accuracy" in figures]
+        pooled["accuracy"] = sum(round(share * n) for share, n in counted) / sum(n for _, n in counted)
+    found = {}
+    for metric in metrics.METRICS.values():
+        values = [figures[metric.name] for figures, _ in tested if metric.name in figures]
+        if values:
+            found[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +113,30 @@ class Round:
     """One line of the history."""
 
     round: int
-    accuracy: float | None  # mean over clients, where it was evaluated
     bytes_up: int
     bytes_down: int
     seconds: float
     missing: tuple[str, ...] = ()  # clients that were not part of it
     loss: float | None = None  # mean training loss, where clients send it
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # mean and pooled, if evaluated
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean accuracy over clients, where it was evaluated."""
+        return self.metrics.get("accuracy", {}).get("mean")
 
     def json(self) -> dict[str, Any]:
         """As it stands in result.json, without a loss where there is none."""
-        return {name: value for name, value in asdict(self).items() if name != "loss" or value is not None}
+        line = {name: value for name, value in asdict(self).items() if name != "loss" or value is not None}
+        return {"round": line.pop("round"), "accuracy": self.accuracy, **line}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Round:
+        """The inverse of `json`; format 1 had accuracies alone."""
+        values = {name: value for name, value in line.items() if name != "accuracy"}
+        if "metrics" not in values and line["accuracy"] is not None:
+            values["metrics"] = {"accuracy": {"mean": line["accuracy"]}}
+        return cls(**{**values, "missing": tuple(values["missing"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +152,14 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The outcome of a run, at its last round."""
+    """The outcome of a run, at its last round.
+
+    >>> import fedsolve as fs
+    >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5)
+    >>> result = fs.run(fs.AFL(ridge=1.0), federation)
+    >>> round(result.accuracy.mean, 2), sorted(result.metrics)[:3]
+    (0.92, ['accuracy', 'auc', 'balanced_accuracy'])
+    """
 
     method: str
     settings: Mapping[str, Any]  # enough to run it again
@@ -113,11 +171,25 @@ class Result:
     shared: Model | None  # the one global model, where the method has one
     state: Arrays  # the server's
     server: Mapping[str, float] = field(default_factory=dict)  # figures of that state, as the method tells them
+    task: Mapping[str, Any] = field(default_factory=dict)  # the kind of target, and its names
+    metrics: Mapping[str, Spread] = field(default_factory=dict)  # of personal models, by name
+    baseline: Mapping[str, float] = field(default_factory=dict)  # of each client's commonest class, all samples pooled
+    confusion: tuple[tuple[int, ...], ...] = ()  # of personal models, all samples pooled: one row per true class
+
+    def __repr__(self) -> str:
+        mean = self.accuracy.mean
+        accuracy = "no accuracy" if mean is None else f"mean accuracy {mean:.4f}"
+        return f"Result({self.method!r}, {len(self.clients)} clients, {self.rounds} rounds, {accuracy})"
 
     @property
-    def accuracy(self) -> Accuracy:
+    def accuracy(self) -> Spread:
         """Accuracy over clients, at the last round."""
-        return Accuracy.of(self.clients)
+        return self.metrics.get("accuracy", Spread())
+
+    def spread(self, whose: Whose = "personal", metric: str = "accuracy") -> Spread:
+        """A figure over clients, of their personal models, of the global one, or of training alone."""
+        every = self.metrics if whose == "personal" else spreads(self.clients, whose)
+        return every.get(metric, Spread())
 
     @property
     def rounds(self) -> int:
@@ -135,22 +207,23 @@ class Result:
         return sum(line.bytes_down for line in self.history)
 
     def with_alone(self, alone: Result) -> Result:
-        """The same result with each client's accuracy from training alone beside it."""
-        clients = {name: replace(c, alone=alone.clients[name].accuracy) for name, c in self.clients.items()}
+        """The same result with each client's figures from training alone beside it."""
+        clients = {name: replace(c, alone_metrics=alone.clients[name].metrics) for name, c in self.clients.items()}
         return replace(self, clients=clients)
-
-    def figures(self, which: str) -> dict[str, ClientResult]:
-        """The clients with the accuracy of training `alone`, or of the `shared` model, in place of their own."""
-        return {name: replace(c, accuracy=getattr(c, which)) for name, c in self.clients.items()}
 
     def json(self) -> dict[str, Any]:
         """The content of result.json."""
         return {
             "format": FORMAT,
             "method": self.method,
+            "task": dict(self.task),
             "settings": dict(self.settings),
             "clients": {name: client.json() for name, client in self.clients.items()},
             "accuracy": asdict(self.accuracy),
+            "metrics": {name: asdict(spread) for name, spread in self.metrics.items()},
+            "baseline": dict(self.baseline),
+            "confusion": [list(row) for row in self.confusion],
+            "privacy": {"secure": False, "quorum": None, "epsilon": None},  # the server sees every reply as it is
             "rounds": self.rounds,
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
@@ -212,13 +285,12 @@ class Result:
         folder = Path(directory)
         try:
             found = json.loads((folder / "result.json").read_text())
-            if found["format"] != FORMAT:
-                raise DataError(f"{folder} holds a result of format {found['format']}; this version reads {FORMAT}")
-            clients = {}
-            for name, c in found["clients"].items():
-                accuracies = (c["accuracy"], c.get("global"), c.get("alone"))
-                clients[name] = ClientResult(c["train"], c["test"], *accuracies, c.get("chosen", {}))
-            history = tuple(Round(**{**line, "missing": tuple(line["missing"])}) for line in found["history"])
+            if found["format"] not in READ:
+                known = " and ".join(map(str, READ))
+                raise DataError(f"{folder} holds a result of format {found['format']}; this version reads {known}")
+            clients = {name: ClientResult.read(entry) for name, entry in found["clients"].items()}
+            history = tuple(Round.read(line) for line in found["history"])
+            every = found.get("metrics", {"accuracy": found["accuracy"]})
             state, _ = codec.read_file(folder / "state.safetensors")
             shared = folder / "models" / "global.safetensors"
             return cls(
@@ -232,6 +304,10 @@ class Result:
                 shared=load_model(shared, kind) if shared.exists() else None,
                 state=state,
                 server=found.get("server", {}),
+                task=found.get("task", {}),
+                metrics={name: Spread(**spread) for name, spread in every.items()},
+                baseline=found.get("baseline", {}),
+                confusion=tuple(tuple(row) for row in found.get("confusion", [])),
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error
@@ -271,7 +347,7 @@ def replaceable(target: Path) -> bool:
     if strange or not held <= {"result.json", "state.safetensors", "models", CHECKPOINT}:
         return False
     try:
-        return bool(json.loads((target / "result.json").read_text())["format"] == FORMAT)
+        return bool(json.loads((target / "result.json").read_text())["format"] in READ)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -7,7 +7,7 @@ import operator
 
 import numpy as np
 
-from fedsolve.errors import ParameterError
+from fedsolve.parameters import whole
 
 
 def derive(seed: int, *path: str | int) -> np.random.Generator:
@@ -23,6 +23,4 @@ def derive(seed: int, *path: str | int) -> np.random.Generator:
 
 def check_seed(seed: object) -> int:
     """A seed as a plain integer, or an error."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ParameterError(f"seed must be an integer of at least 0; got {seed!r}")
-    return int(seed)
+    return whole("seed", seed, 0)

@@ -35,6 +35,13 @@ class Solution:
     moments: Moments  # what was solved, and with which ridge
     ridge: float
 
+    def __repr__(self) -> str:
+        features, targets = self.weights.shape
+        return (
+            f"Solution({features} features, {targets} targets, ridge {self.ridge:g}, {self.solver}, rank {self.rank}, "
+            f"rcond {self.rcond:.2g})"
+        )
+
     @property
     def residual(self) -> float:
         """|H W - B| / |B| at unit diagonal. A product as large as the solves, so it is computed when asked for."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -451,7 +453,9 @@ def test_a_model_finds_its_network_elsewhere(tmp_path: Path) -> None:
     moved = fs.load_model(tmp_path / "m.safetensors", features=f"onnx:{tmp_path / 'b.onnx'},{NORMAL}")
     np.testing.assert_array_equal(moved.scores(IMAGES), wanted)
     write_onnx(tmp_path / "b.onnx", seed=1)
-    with pytest.raises(DataError, match=r"its features are not those here: weights \w+ here, weights \w+ there"):
+    with pytest.raises(
+        DataError, match=r"the features here are not the federation's: weights \w+ here, weights \w+ there"
+    ):
         fs.load_model(tmp_path / "m.safetensors", features=f"onnx:{tmp_path / 'b.onnx'},{NORMAL}")
 
 
@@ -461,3 +465,15 @@ def test_a_missing_package_is_told_without_opening_the_network(monkeypatch: pyte
     assert maps.absent("onnx:nowhere.onnx,size=8") == said
     assert maps.absent("unit+onnx:nowhere.onnx+random:8,relu") == said
     assert maps.absent("efficientnet-lite0") == maps.absent("random:8,relu") == maps.absent("identity") == ""
+
+
+@pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed, so nothing is missing")
+def test_a_folder_of_timm_says_that_timm_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    config = {"architecture": "resnet18", "model_type": "timm_wrapper", "num_classes": 2, "num_features": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        DataError, match=r"needs a package that is not installed: .* requires the timm library"
+    ) as error:
+        maps.parse(f"hf:{tmp_path}")
+    assert "None" not in str(error.value) and "pip install timm" in str(error.value)

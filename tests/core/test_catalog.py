@@ -135,7 +135,7 @@ def test_near_matches_are_names_that_can_be_given(name: str, tmp_path: Path, mon
 
 def test_what_is_absent_is_told_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
-    assert "put my-set.npz" in catalog.absent("my-set")
+    assert "put my-set.npz (x, y, x_test, y_test) or a folder my-set of pictures" in catalog.absent("my-set")
     assert "FEDSOLVE_DATA is not set" in catalog.absent("cifar10")
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
     assert f"{tmp_path} holds neither" in catalog.absent("cifar10")
@@ -203,7 +203,7 @@ def test_npz_with_texts_as_labels_numbers_them_in_sorted_order(tmp_path: Path) -
         ({"x": X, "y": Y[:2]}, "4 inputs but 2 labels"),
         ({"x": np.where(X == 3, np.nan, X), "y": Y}, "inputs must be finite; got nan in row 2, column 0"),
         ({"x": X, "y": [0, 1, 0.5, 1]}, "labels must be integers; got 0.5 in row 2"),
-        ({"x": X, "y": Y.astype("S1")}, "labels must be one integer a sample"),
+        ({"x": X, "y": Y.astype("S1")}, "labels must be one integer per sample"),
         ({"x": X.astype(str), "y": Y}, "inputs must be an array of numbers"),
         ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": ["a", "b", "a", "c"]}, "test: unknown class 'c'"),
         ({"x": X, "y": ["a", "b", "a", "b"], "x_test": X, "y_test": [0, 1, 0, 7]}, "test"),
@@ -309,6 +309,31 @@ def test_csv_clients_keep_their_names_and_whole_floats_are_labels(tmp_path: Path
     table = fs.load(csv(tmp_path, "a,y,client\n1,0.0,007\n2,2.0,9\n"))
     assert table.labels.tolist() == [0, 2]
     assert list(table.split("by-client").clients) == ["007", "9"]
+
+
+@pytest.mark.parametrize("field", ["1_000", "\u0661", "\uff11", "0x10", "1,5", ""])
+def test_csv_takes_no_other_numbers_than_plain_ones(tmp_path: Path, field: str) -> None:
+    text = f'a,b,client,y\n1,2,w_é,0\n3,"{field}",w_é,1\n'
+    wanted = f"could not convert string {field!r} to float64 at row 1, column 2."
+    refused(csv(tmp_path, text), f"every column but the label and 'client' must hold numbers ({wanted})")
+
+
+@given(st.lists(st.lists(st.floats(), min_size=3, max_size=3), min_size=1, max_size=5), st.permutations(range(5)))
+def test_csv_is_what_numpy_reads(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[float]], order: list[int]
+) -> None:
+    """The one pass of the reader against `loadtxt`, whatever the place of the label and the client."""
+    path = tmp_path_factory.getbasetemp() / "same.csv"
+    names = [["a", "b", "c", "label", "client"][i] for i in order]
+    fields = [[*map(repr, row), f"k{number % 2}", f"w_{number}"] for number, row in enumerate(rows)]
+    path.write_text("\n".join([",".join(names), *(",".join(row[i] for i in order) for row in fields)]))
+    columns = catalog.read_columns(path)
+    features = [name for name in names if name in "abc"]
+    read = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2, usecols=[names.index(name) for name in features])
+    assert columns["feature_names"].tolist() == features
+    assert columns["x"].tobytes() == read.tobytes()
+    assert columns["y"].tolist() == [row[3] for row in fields]
+    assert columns["client"].tolist() == [row[4] for row in fields]
 
 
 def test_csv_of_one_row_and_one_column_works(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.data.federation import Federation, Table, client_names
+from fedsolve.data.federation import Federation, client_names
+from fedsolve.data.table import Table
 from fedsolve.errors import DataError, ParameterError
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 2, 1])
@@ -50,8 +52,8 @@ def spoilt(row: int, column: int, value: float) -> np.ndarray:
             {"train": (X, Y), "test": (X, [0, 5, 0, 0])},
             "client 'ward', test: labels must be integers from 0 to 4; got 5",
         ),
-        ({"train": (X, ["a", "b", "a", "b"])}, "client 'ward', train: labels must be one integer a sample"),
-        ({"train": (X, Y[:, None])}, "labels must be one integer a sample; got int64[4, 1]"),
+        ({"train": (X, ["a", "b", "a", "b"])}, "client 'ward', train: labels must be one integer per sample"),
+        ({"train": (X, Y[:, None])}, "labels must be one integer per sample; got int64[4, 1]"),
         ({"train": (X, Y[:3])}, "client 'ward', train: 4 inputs but 3 labels"),
         ({"train": (X, Y), "test": (X[:1], Y)}, "client 'ward', test: 1 inputs but 4 labels"),
         ({"train": (np.empty((0, 3)), [])}, "client 'ward' has no training samples"),
@@ -63,9 +65,9 @@ def spoilt(row: int, column: int, value: float) -> np.ndarray:
             {"train": ([[1.0, 2.0], [3.0]], [0, 1])},
             "client 'ward', train: inputs must form one array; got rows of diff",
         ),
-        ({"train": ([1.0, 2.0], [0, 1])}, "inputs must be an array of numbers, one row a sample; got float64[2]"),
+        ({"train": ([1.0, 2.0], [0, 1])}, "inputs must be an array of numbers, one row per sample; got float64[2]"),
         ({"train": ([["a"], ["b"]], [0, 1])}, "client 'ward', train: inputs must be an array of numbers"),
-        ({"train": (X * 1j, Y)}, "inputs must be an array of numbers, one row a sample; got complex128[4, 3]"),
+        ({"train": (X * 1j, Y)}, "inputs must be an array of numbers, one row per sample; got complex128[4, 3]"),
         ({"train": (None, Y)}, "client 'ward', train: inputs must be an array of numbers"),
         ({"train": X}, "client 'ward'"),  # not a pair
         ({"train": (X, Y, Y)}, "client 'ward'"),
@@ -231,13 +233,14 @@ def test_the_fingerprint_tells_every_value(row: int, column: int, value: float) 
 
 
 def table(count: int, classes: int = 4, *, official: int = 0, client: Any = None) -> Table:
-    """Row i has input (i, 0); the official test set counts from -1 downwards."""
+    """Row i has input (i, 0); the official test set counts from -1 downwards. The first two rows differ in class."""
     rng = np.random.default_rng(count)
+    labels = np.concatenate([[0, 1], rng.integers(classes, size=count)])[:count]
     x = np.column_stack([np.arange(count), np.zeros(count)])
     test = None
     if official:
         test = (-np.column_stack([np.arange(official) + 1, np.zeros(official)]), rng.integers(classes, size=official))
-    return Table.make("t", x, rng.integers(classes, size=count), test=test, client=client)
+    return Table.make("t", x, labels, test=test, client=client)
 
 
 def ids(federation: Federation, part: str) -> dict[str, list[int]]:
@@ -249,7 +252,7 @@ PARTITIONS = st.sampled_from(
 )
 
 
-@given(st.integers(1, 80), st.integers(1, 12), PARTITIONS, st.floats(0, 1, exclude_max=True), st.integers(0, 99))
+@given(st.integers(2, 80), st.integers(1, 12), PARTITIONS, st.floats(0, 1, exclude_max=True), st.integers(0, 99))
 def test_every_row_is_used_once_for_training_or_testing(
     count: int, clients: int, how: Any, share: float, seed: int
 ) -> None:
@@ -294,7 +297,7 @@ def test_the_share_of_test_data_does_not_change_who_owns_what() -> None:
     assert owned(0) == owned(0.2) == owned(0.5)
 
 
-@given(st.integers(1, 60), st.integers(1, 10), PARTITIONS, st.integers(1, 60), st.integers(0, 99))
+@given(st.integers(2, 60), st.integers(1, 10), PARTITIONS, st.integers(1, 60), st.integers(0, 99))
 def test_official_test_samples_are_dealt_once_and_in_proportion(
     count: int, clients: int, how: Any, official: int, seed: int
 ) -> None:
@@ -434,12 +437,60 @@ def test_what_a_client_tests_on_does_not_depend_on_the_others(others: list[str],
     def own(owners: list[str]) -> tuple[Any, Any]:
         count = len(owners)
         x = np.column_stack([np.arange(count), np.zeros(count)])
-        federation = Table.make("t", x, np.zeros(count, int), client=owners).split(
+        federation = Table.make("t", x, np.arange(count) % 2, client=owners).split(
             fs.by_client(), test=share, seed=seed
         )
         return ids(federation, "train")["a"], ids(federation, "test")["a"]
 
     assert own(["a"] * 9 + others) == own(["a"] * 9)
+
+
+# --- tables of one class ---
+
+
+@pytest.mark.parametrize("label", [0, 3])
+def test_a_table_of_one_class_is_not_split(label: int) -> None:
+    data = Table.make("t", X, [label] * 4)
+    with pytest.raises(DataError, match=f"t: all labels are equal \\('{label}', 4 samples\\).*two classes or more"):
+        data.split(fs.iid(), clients=2)
+
+
+def test_a_site_may_have_one_class() -> None:
+    data = Table.make("t", X, [1] * 4, client=["a", "b", "a", "b"])
+    federation = data.owned_by("ward", seed=3, test=0.25)
+    assert list(federation.clients) == ["ward"]
+    client = federation.clients["ward"]
+    assert sorted([*client.train.inputs[:, 0], *client.test.inputs[:, 0]]) == X[:, 0].tolist()
+    assert len(client.test) == 1 and federation.task.classes == 2
+    assert len(one((X, [1] * 4), classes=2).clients["ward"].train) == 4
+
+
+@given(st.integers(2, 30), st.floats(0, 1, exclude_max=True), st.integers(0, 99))
+def test_a_table_owned_by_one_is_the_split_by_that_client(count: int, share: float, seed: int) -> None:
+    data, owners = table(count, official=5), np.full(count, "ward")
+    for test in (share, "official", "global"):
+        split = replace(data, client=owners).split("by-client", seed=seed, test=test)
+        assert data.owned_by("ward", seed=seed, test=test).fingerprint == split.fingerprint
+
+
+# --- what is shown ---
+
+
+def test_no_repr_shows_rows_of_data() -> None:
+    marker = 123456.789
+    x = np.where(np.arange(600).reshape(200, 3) % 7 == 0, marker, np.arange(600).reshape(200, 3))
+    y = np.arange(200) % 2
+    data = Table.make("t" * 400, x, y, test=(x, y), client=np.arange(200) % 20)
+    federation = data.split("by-client")
+    result = fs.run(fs.AFL(ridge=1.0), federation)
+    moments = fs.Moments.of(x, y, classes=2)
+    client = federation.clients["client-03"]
+    shown = [data, federation, client, client.train, client.test, result, result.models["client-03"], result.shared]
+    for each in (*shown, moments, fs.solve(moments, 1.0), result.models["client-03"].task):
+        text = repr(each)
+        assert text.startswith(type(each).__name__)
+        assert "123456" not in text and "array(" not in text
+        assert len(text) < 500
 
 
 # --- making a table ---

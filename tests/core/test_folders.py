@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.data import images
+from fedsolve.data import catalog, folders
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 
@@ -60,7 +60,7 @@ def test_a_network_learns_from_pictures_of_any_size(tmp_path: Path) -> None:
     result = fs.run(fs.AFL(ridge=0.01, intercept=True), table.split("iid", clients=2, test=0.25))
     assert result.accuracy.mean == 1.0
     assert result.shared is not None
-    fresh = images.read(two_classes(tmp_path / "fresh", 3)).images
+    fresh = folders.read(two_classes(tmp_path / "fresh", 3)).images
     assert result.shared.predict(fresh).tolist() == [0, 0, 0, 1, 1, 1]
     reds = np.full((2, 30, 40, 3), (220, 20, 20), dtype=np.uint8)
     assert result.shared.predict(reds).tolist() == [1, 1]
@@ -100,9 +100,60 @@ def test_a_folder_a_client_is_a_natural_split(tmp_path: Path) -> None:
     assert [len(client.train) for client in federation.clients.values()] == [6, 6]
 
 
+def test_a_folder_below_the_classes_is_not_taken_for_the_class(tmp_path: Path) -> None:
+    """The official layout of Tiny-ImageNet, where each class has a folder called images."""
+    for wnid in ("n01443537", "n01629819"):
+        for number in range(3):
+            paint(tmp_path / "train" / wnid / "images" / f"{wnid}_{number}.JPEG")
+    table = fs.load(str(tmp_path / "train"))
+    wanted = (
+        r"all labels are equal \('images', 6 samples\).*read as CLIENT/CLASS/FILE, so "
+        r"n01443537/images/n01443537_0\.JPEG is of class 'images'; if 'n01443537' is a class, move its pictures up"
+    )
+    with pytest.raises(DataError, match=wanted):
+        table.split("by-client")
+    network = f"onnx:{write_onnx(tmp_path / 'm.onnx')},{NORMAL}"
+    done = shell(tmp_path, "run", "--data", "train", "--partition", "by-client", "--features", network, "--quiet")
+    assert done.returncode == 2 and "CLIENT/CLASS/FILE" in done.stderr
+    assert not (tmp_path / "cache" / "features").exists()  # refused before features that take time
+
+
+def test_one_folder_is_one_class(tmp_path: Path) -> None:
+    paint(tmp_path / "set" / "red" / "0.png")
+    paint(tmp_path / "set" / "red" / "1.png")
+    with pytest.raises(
+        DataError, match=r"read as CLASS/FILE, so red/0\.png is of class 'red'; give each class a folder"
+    ):
+        fs.load(str(tmp_path / "set")).split("iid", clients=1)
+
+
+def test_a_folder_is_found_where_data_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    with pytest.raises(fs.FedsolveError, match=r"NAME for NAME\.npz or a folder NAME of pictures in \$FEDSOLVE_DATA"):
+        fs.load("imagenet-r")
+    said = catalog.absent("imagenet-r")
+    assert "imagenet-r.npz" in said and "a folder imagenet-r of pictures" in said and "holds neither" in said
+    (tmp_path / "imagenet-r").mkdir()
+    assert catalog.absent("imagenet-r")  # empty
+    two_classes(tmp_path / "imagenet-r", 2)
+    assert catalog.absent("imagenet-r") == ""
+    table = fs.load("imagenet-r")
+    assert (table.name, table.class_names, len(table.labels)) == ("imagenet-r", ("blue", "red"), 4)
+    with pytest.raises(fs.FedsolveError, match="did you mean 'imagenet-r'"):
+        fs.load("imagenet-s")
+    np.savez(tmp_path / "imagenet-r.npz", x=np.ones((2, 1)), y=np.arange(2))
+    assert len(fs.load("imagenet-r").labels) == 2  # the file comes first
+
+
+def test_a_folder_of_thousands_is_shown_short(tmp_path: Path) -> None:
+    table = fs.load(str(two_classes(tmp_path / "set")))
+    for each in (table, table.inputs, folders.read(tmp_path / "set")):
+        assert len(repr(each)) < 500 and ".png" not in repr(each)
+
+
 def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
     pixels = paint(tmp_path / "set" / "a" / "0.png", (7, 5))
-    (found,) = images.read(tmp_path / "set").images
+    (found,) = folders.read(tmp_path / "set").images
     np.testing.assert_array_equal(found, pixels)
 
 
@@ -118,7 +169,7 @@ def test_other_kinds_of_pictures(tmp_path: Path) -> None:
     picture.convert("P").save(folder / "3.gif")
     deep = (np.arange(35, dtype=np.uint16) * 1800).reshape(5, 7)
     Image.fromarray(deep).save(folder / "4.png")
-    found = list(images.read(tmp_path / "set").images)
+    found = list(folders.read(tmp_path / "set").images)
     np.testing.assert_array_equal(found[1], np.rot90(pixels, -1))
     assert [each.shape for each in found[2:]] == [(5, 7, 3)] * 3
     np.testing.assert_array_equal(found[2][..., 0], np.asarray(picture.convert("L")))
@@ -149,24 +200,24 @@ def test_broken_pictures_are_named_or_skipped(tmp_path: Path) -> None:
 def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = two_classes(tmp_path / "set", 2)
     looked: list[Path] = []
-    real = images._look
+    real = folders._look
 
     def look(path: Path) -> Any:
         looked.append(path)
         return real(path)
 
-    monkeypatch.setattr(images, "_look", look)
-    images.read(root)
-    images.read(root)
+    monkeypatch.setattr(folders, "_look", look)
+    folders.read(root)
+    folders.read(root)
     assert len(looked) == 4
     paint(root / "red" / "0.png", (50, 50))
-    images.read(root)
+    folders.read(root)
     assert len(looked) == 8
 
 
 def test_a_picture_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     root = two_classes(tmp_path / "set", 1)
-    found = images.read(root).images
+    found = folders.read(root).images
     paint(root / "red" / "0.png", (50, 50))
     with pytest.raises(DataError, match=r"red.0\.png was changed while it was used"):
         list(found)

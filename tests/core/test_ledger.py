@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,18 @@ import pytest
 import fedsolve as fs
 from fedsolve import arrays as named
 from fedsolve import codec
+from fedsolve.features.maps import parse
 from fedsolve.ledger import validate
 from fedsolve.ledger.contribution import Contribution
-from fedsolve.ledger.store import FOLD, Ledger
-from fedsolve.ledger.terms import Terms
+from fedsolve.ledger.database import FOLD
+from fedsolve.ledger.store import Ledger
+from fedsolve.ledger.terms import Terms, load_terms, reply
 from fedsolve.ledger.total import Total
 from tests.conftest import relative
 from tests.contexts import site
 
 FEATURES, CLASSES = 12, 4
-TASK = fs.Task(CLASSES, (FEATURES,))
+TASK = fs.Task(fs.Classes(CLASSES), (FEATURES,))
 METHODS = [fs.AFL(ridge=0.1), fs.AFL(intercept=True), fs.FedHiP(), fs.APFL(d_primary=24, d_refine=8), fs.FedPrior()]
 
 
@@ -93,7 +96,7 @@ def test_a_removed_client_was_never_there(ledger: Ledger) -> None:
 def test_a_thousand_changes_leave_no_drift(tmp_path: Path, total_only: bool) -> None:
     rng = np.random.default_rng(5)
     with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, total_only=total_only) as ledger:
-        ledger._db.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
+        ledger._database.connection.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
         inside: set[int] = set()
         for _ in range(1000):
             number = int(rng.integers(40))
@@ -150,28 +153,26 @@ def test_a_feature_that_only_the_removed_client_had_is_exactly_gone(tmp_path: Pa
 
 
 def test_a_giant_that_leaves_takes_no_digits_along(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
-        for number in range(FOLD - 1):
-            ledger.add(contribution(ledger.terms, number))
+    with (
+        Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger,
+        Ledger.create(tmp_path / "other.db", fs.AFL(), TASK) as other,
+    ):
         x, y = data(99)
-        ledger.add(Contribution.of("giant", fs.Moments.of(1e9 * x, y, classes=CLASSES).arrays()))
+        ledger.add(Contribution.of("giant", fs.Moments.of(1e11 * x, y, classes=CLASSES).arrays()))
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+            other.add(contribution(other.terms, number))
+        ledger.settle()
+        ledger.add(contribution(ledger.terms, 5))  # which waits, and is not summed twice
+        other.add(contribution(other.terms, 5))
         ledger.remove("giant")
-        wanted = state_of(ledger.terms, list(range(FOLD - 1)))
+        assert named.same(ledger.total(), other.total())
+        wanted = state_of(ledger.terms, list(range(6)))
         assert relative(ledger.solve().state["weight"], wanted["weight"]) < 1e-9
 
 
-def test_exact_sums_are_exact() -> None:
-    # 1 + 1e30 - 1e30 is 1: a plain sum says 0.
-    def part(value: float) -> Any:
-        return fs.Moments(np.array([value]), np.array([[value]]), np.array(1)).arrays()
-
-    total = Total(part(1.0))
-    total.add(part(1e20))
-    total.take(part(1e20))
-    assert total.high["triangle"][0] == 1.0
-
-
-def test_removed_statistics_are_not_in_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_removed_and_replaced_statistics_are_not_in_the_file(tmp_path: Path, way: str) -> None:
     path = tmp_path / "fed.db"
     with Ledger.create(path, fs.FedHiP(), TASK) as ledger:
         mine = contribution(ledger.terms, 1)
@@ -181,7 +182,10 @@ def test_removed_statistics_are_not_in_the_file(tmp_path: Path) -> None:
         needle = np.asarray(mine.arrays["cross"]).tobytes()
         files = [path, path.with_name("fed.db-wal")]
         assert any(needle in file.read_bytes() for file in files)
-        ledger.remove(mine.client)
+        if way == "removed":
+            ledger.remove(mine.client)
+        else:
+            ledger.add(contribution(ledger.terms, 99, client=mine.client))
         assert not any(needle in file.read_bytes() for file in files if file.exists())
 
 
@@ -196,6 +200,26 @@ def test_a_replay_under_another_name_is_refused_and_kept_in_the_journal(ledger: 
     assert raw(ledger) == before
     last = ledger.journal()[-1]
     assert (last.event, last.client) == ("rejected", "somebody") and "replay" in last.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client": "site-0002"}, "its content is not what was written"),
+        ({"digest": 32 * "0"}, "its content is not what was written"),
+        ({"seal": 16 * "0"}, "its content is not what was written"),
+        ({"made": "message"}, "file is not a contribution of format 1"),
+        ({"fedsolve": "0"}, "file is not a contribution of format 1"),
+        ({"terms": "other"}, "it was made for another federation"),
+    ],
+    ids=str,
+)
+def test_a_contribution_with_one_changed_word_is_refused(change: dict[str, str], words: str) -> None:
+    terms = Terms.make(fs.AFL(), TASK)
+    arrays, metadata = codec.read(contribution(terms, 1).write(terms))
+    assert Contribution.read(codec.encode(arrays, metadata), terms, "file").client == "site-0001"
+    with pytest.raises(fs.DataError, match=words):
+        Contribution.read(codec.encode(arrays, metadata | change), terms, "file")
 
 
 @pytest.mark.parametrize("method", [fs.Local()], ids=["local"])
@@ -219,6 +243,14 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK).close()
     with pytest.raises(fs.DataError, match="exists"):
         Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK)
+    assert (tmp_path / "fed.db").stat().st_mode & 0o777 == 0o600  # for its owner alone
+    for pragma in ("user_version = 2", "application_id = 7"):
+        Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(), TASK).close()
+        with sqlite3.connect(tmp_path / f"{pragma}.db") as db:
+            db.execute(f"PRAGMA {pragma}")
+        db.close()
+        with pytest.raises(fs.DataError, match="is not a ledger of format 1"):
+            Ledger(tmp_path / f"{pragma}.db")
 
 
 def test_nobody_in_is_nothing_to_solve(ledger: Ledger) -> None:
@@ -250,6 +282,8 @@ def test_only_the_total_is_kept_if_asked(tmp_path: Path) -> None:
         ledger.remove(first.client, first)
         assert relative(ledger.solve().state["weight"], state_of(ledger.terms, [2])["weight"]) < 1e-9
         assert not ledger.verify().faults
+        ledger._database.connection.execute("UPDATE member SET samples = samples + 1")
+        assert ledger.verify().faults == ("the total counts 40 samples, its members 41",)
 
 
 def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -> None:
@@ -257,18 +291,49 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         ledger.settle()
-        total = Total(codec.decode(ledger._all("SELECT high FROM total")[0][0]))
+        total = Total(codec.decode(ledger._database.rows("SELECT high FROM total")[0][0]))
         total.add(contribution(ledger.terms, 9).arrays)
-        ledger._db.execute("UPDATE total SET high = ?", (codec.encode(total.high),))
+        ledger._database.connection.execute("UPDATE total SET high = ?", (codec.encode(total.high),))
         check = ledger.verify()
         assert any("not the sum of its parts" in fault for fault in check.faults)
         assert not ledger.verify().faults  # it was rebuilt
         assert ledger.journal()[-1].event == "rebuilt"
         wrong = codec.encode(contribution(ledger.terms, 8).arrays)
-        ledger._db.execute(
+        ledger._database.connection.execute(
             "UPDATE part SET data = ? WHERE number = (SELECT number FROM member WHERE client = 'site-0002')", (wrong,)
         )
+        kept = ledger.total()
         assert any("'site-0002' is damaged" in fault for fault in ledger.verify().faults)
+        assert named.same(ledger.total(), kept)  # the total knows what the file has lost
+
+
+@pytest.mark.parametrize(("drift", "is_fault"), [(1e-12, False), (1e-7, True)])
+def test_verify_rebuilds_a_total_that_drifted_and_names_one_that_was_damaged(
+    tmp_path: Path, drift: float, is_fault: bool
+) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+        ledger.settle()
+        wanted = ledger.total()
+        moved = {**wanted, "triangle": (1 + drift) * wanted["triangle"]}
+        ledger._database.connection.execute("UPDATE total SET high = ?", (codec.encode(moved),))
+        check = ledger.verify()
+        assert check.drift == pytest.approx(drift, rel=1e-2, abs=0.0) and bool(check.faults) == is_fault
+        assert ledger.journal()[-1].event == "rebuilt" and named.same(ledger.total(), wanted)
+
+
+@pytest.mark.parametrize("name", ["triangle", "cross"])
+def test_verify_rebuilds_a_total_that_is_not_a_number(tmp_path: Path, name: str) -> None:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+        for number in range(5):
+            ledger.add(contribution(ledger.terms, number))
+        ledger.settle()
+        wanted = ledger.total()
+        broken = {**wanted, name: np.full_like(wanted[name], np.nan)}
+        ledger._database.connection.execute("UPDATE total SET high = ?", (codec.encode(broken),))
+        assert any("not the sum of its parts" in fault for fault in ledger.verify().faults)
+        assert not ledger.verify().faults and named.same(ledger.total(), wanted)
 
 
 # --- honest ones pass ---
@@ -299,3 +364,44 @@ def test_terms_know_the_column_of_ones() -> None:
     from fedsolve.features.maps import Ones
 
     assert Terms.make(fs.AFL(), with_ones.with_features(Ones()).task).ones == FEATURES
+
+
+def format_1(terms: Terms) -> dict[str, str]:
+    """What version 0.1.0 wrote of terms, beside the arrays."""
+    task, texts = terms.task, terms.metadata()
+    return {key: value for key, value in texts.items() if key != "task"} | {
+        "fedsolve": "1",
+        "classes": str(task.classes),
+        "class_names": json.dumps(task.class_names),
+        "feature_names": json.dumps(task.feature_names),
+        "inputs": json.dumps(task.inputs),
+        "features": str(task.features),
+        "identity": task.features.identity,
+        "width": json.dumps(task.shape),
+    }
+
+
+def test_a_ledger_and_an_invitation_of_version_0_1_0_still_serve(tmp_path: Path) -> None:
+    target = fs.Classes(CLASSES, tuple("abcd"))
+    task = fs.Task(target, (FEATURES,), parse("random:9,relu,1"), tuple(f"x{i}" for i in range(FEATURES)))
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), task, seed=3) as ledger:
+        terms = ledger.terms
+    written = named.under("start", terms.start) | named.under("sent", terms.message)
+    with sqlite3.connect(tmp_path / "fed.db") as db:
+        db.execute("UPDATE terms SET data = ?", (codec.encode(written, format_1(terms)),))
+    codec.write_file(tmp_path / "i.st", named.under("sent", terms.message), format_1(terms))
+    invited = load_terms(tmp_path / "i.st")
+    assert invited.task == task and invited.digest == terms.digest
+    x, y = data(1)
+    _, sent, _ = reply(invited.method, task, 3, invited.message, "a", fs.Samples(task.features(x), y))
+    with Ledger(tmp_path / "fed.db") as ledger:
+        assert ledger.terms.digest == terms.digest and ledger.terms.task.target == target
+        Contribution.of("a", sent).save(tmp_path / "a.st", invited)
+        (answer,) = ledger.offer_files([tmp_path / "a.st"])
+        assert answer.event == "added", answer
+
+
+def test_the_digest_of_terms_is_that_of_version_0_1_0() -> None:
+    """Contributions that are on their way must fit the ledger of a newer version."""
+    task = fs.Task(fs.Classes(2, ("ill", "well")), (3,), parse("random:9,relu,1"), ("age", "pulse", "weight"))
+    assert Terms.make(fs.FedHiP(), task).digest == "0223765e4bfe26acb9bfe2fae2c0578b"

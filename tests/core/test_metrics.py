@@ -16,7 +16,6 @@ from sklearn import metrics as oracle
 
 from fedsolve import arrays, codec, metrics
 from fedsolve.errors import DataError
-from fedsolve.result import Accuracy, ClientResult
 
 Samples = tuple[np.ndarray, np.ndarray, np.ndarray]  # scores, probabilities, labels
 COUNTS = ("count", "confusion", "right", "predicted", "actual", "positives", "negatives")
@@ -131,7 +130,7 @@ def test_the_area_of_histograms_keeps_its_bound(few: Samples, many: Samples) -> 
             assert abs(area - exact) <= bound + 1e-12
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("classes", [2, 3, 10])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0, 10.0])  # from near a guess to probabilities of 1e-15
 def test_smooth_probabilities_lose_less_than_a_thousandth(classes: int, scale: float) -> None:
     scores, probabilities, labels = smooth(classes, 4000, scale)
@@ -147,7 +146,7 @@ def test_smooth_probabilities_lose_less_than_a_thousandth(classes: int, scale: f
     assert bound < 0.05
 
 
-@pytest.mark.parametrize(("classes", "off"), [(101, 0.002), (200, 0.006), (1000, 0.05)])
+@pytest.mark.parametrize(("classes", "off"), [(101, 0.004), (200, 0.006), (1000, 0.05)])
 def test_many_classes_lose_more(classes: int, off: float) -> None:
     scores, probabilities, labels = smooth(classes, 3000, 1.0, signal=2.0)
     exact = metrics.exact_auc(probabilities, labels)
@@ -209,16 +208,16 @@ def test_bins_follow_their_edges(classes: int) -> None:
         place = np.searchsorted(edges, column / (1 - column), side="right")
     np.testing.assert_array_equal(metrics._bin(column, metrics._cells(classes)), place)
     assert (np.diff(metrics._bin(np.sort(column), metrics._cells(classes))) >= 0).all()
-    if classes <= metrics.MANY:
+    if metrics.bins(classes) == metrics.BINS:
         assert edges[0] < 1e-14 / classes
         assert edges[-1] > 1e14 / classes
 
 
-@pytest.mark.parametrize("classes", [101, 150, 300, 700, 1000])
+@pytest.mark.parametrize("classes", [10, 100, 101, 150, 300, 700, 1000])
 def test_a_tally_of_many_classes_stays_small(classes: int) -> None:
     total = metrics.tally(*smooth(classes, 20, 1.0))
-    assert sum(array.nbytes for array in total.values()) <= 100_000
-    assert len(codec.encode(total)) <= 101_000
+    assert sum(array.nbytes for array in total.values()) <= 150_000
+    assert len(codec.encode(total)) <= 151_000
 
 
 def test_a_tally_needs_little_memory_beside_the_samples() -> None:
@@ -256,9 +255,9 @@ def test_two_classes_use_the_second_ones_probability() -> None:
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=45))
 def test_spread_over_clients_is_that_of_results(numbers: list[int]) -> None:
     values = [n / 10_000 for n in numbers]
-    before = Accuracy.of({str(i): ClientResult(1, 10_000, value) for i, value in enumerate(values)})
     spread = metrics.spread(values, "higher")
-    assert spread == {"mean": before.mean, "std": before.std, "worst_decile": before.worst_decile}
+    worst = np.sort(values)[: -(-len(values) // 10)]
+    assert spread == pytest.approx({"mean": np.mean(values), "std": np.std(values), "worst_decile": worst.mean()})
     losses = metrics.spread([-value for value in values], "lower")
     assert losses == {"mean": -spread["mean"], "std": spread["std"], "worst_decile": -spread["worst_decile"]}
     assert metrics.spread(values[:1] * 7, "lower")["mean"] == values[0]

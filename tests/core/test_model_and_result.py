@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve import arrays, codec
-from fedsolve.data.federation import Federation, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
-from fedsolve.result import Accuracy, ClientResult, Result
+from fedsolve.result import ClientResult, Result, Spread, spreads
 
 
 def federation(seed: int = 0, *, test: bool = True, names: tuple[str, ...] = ("a", "b", "c")) -> Federation:
@@ -68,11 +69,17 @@ def test_a_model_file_holds_weight_and_all_it_takes_to_predict(tmp_path: Path, m
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         assert file.get_tensor("weight").shape == (5, 3)  # features x classes
         metadata = file.metadata()
+    assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task"}
+    assert metadata["fedsolve"] == "2"
     assert metadata["method"] == "fedhip"
-    assert metadata["classes"] == "3"
-    assert metadata["features"] == "identity"
-    assert json.loads(metadata["class_names"]) == ["red", "green", "blue"]
-    assert json.loads(metadata["inputs"]) == [5]
+    assert json.loads(metadata["task"]) == {
+        "target": {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]},
+        "inputs": [5],
+        "feature_names": [],
+        "features": "identity",
+        "identity": "identity",
+        "shape": [5],
+    }
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 6), (4, 1, 5), (4, 5, 1)])
@@ -85,7 +92,7 @@ def test_inputs_of_the_wrong_shape_are_refused(model: fs.Model, shape: tuple[int
 def test_inputs_that_are_not_finite_numbers_are_refused(model: fs.Model) -> None:
     with pytest.raises(DataError, match="inputs must be finite; got nan in row 0, column 2"):
         model.predict([[0, 0, np.nan, 0, 0]])
-    with pytest.raises(DataError, match="one row a sample"):
+    with pytest.raises(DataError, match="one row per sample"):
         model.predict(np.zeros(5))
 
 
@@ -107,7 +114,7 @@ def refused(path: Path, *wanted: str) -> None:
 
 @given(cut=st.integers(0, 10_000))
 def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    task = Task(2, (3,))
+    task = Task(Classes(2), (3,))
     whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
     path = tmp_path_factory.getbasetemp() / "cut.safetensors"
     path.write_bytes(whole)
@@ -118,7 +125,7 @@ def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, 
 
 @pytest.mark.parametrize("bit", [1, 32])
 def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit: int) -> None:
-    task, path = Task(2, (3,)), tmp_path / "spoilt.safetensors"
+    task, path = Task(Classes(2), (3,)), tmp_path / "spoilt.safetensors"
     whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
@@ -130,21 +137,62 @@ def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit
             assert found.predict(np.ones((4, 3))).shape == (4,)
 
 
+def format_1(model: fs.Model) -> dict[str, str]:
+    """What version 0.1.0 wrote beside the arrays of a model."""
+    return {
+        "fedsolve": "1",
+        "method": model.method.name,
+        "settings": model.metadata()["settings"],
+        "owner": model.owner,
+        "classes": str(model.task.classes),
+        "class_names": json.dumps(model.task.class_names),
+        "feature_names": json.dumps(model.task.feature_names),
+        "inputs": json.dumps(model.task.inputs),
+        "features": str(model.task.features),
+        "space": model.task.described,
+    }
+
+
+def test_a_model_of_format_1_still_loads(tmp_path: Path, model: fs.Model) -> None:
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, format_1(model))
+    old = fs.load_model(tmp_path / "m.safetensors")
+    assert (old.task, old.method, old.owner) == (model.task, model.method, model.owner)
+    assert arrays.same(old.arrays, model.arrays)
+
+
+def spoil(metadata: dict[str, str], key: str, value: str | None) -> dict[str, str]:
+    return {k: v for k, v in (metadata | {key: value}).items() if v is not None}
+
+
+ANY_FORMAT = [
+    ("fedsolve", None, "is not a fedsolve model of format 1 or 2; it says 'none'"),
+    ("fedsolve", "3", "is not a fedsolve model of format 1 or 2; it says '3'"),
+    ("method", "magic", "unknown method 'magic'"),
+    ("method", None, "damaged"),
+    ("settings", '{"alpha": -1}', "parameter 'alpha' of FedHiP"),
+    ("settings", '{"gamma": 1}', "'gamma'"),
+    ("settings", "{", "damaged"),
+    ("settings", "7", "m.safetensors"),
+    ("owner", None, "damaged"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), [*ANY_FORMAT, ("task", None, "damaged"), ("task", "[", "damaged")])
+def test_a_model_whose_metadata_lie_is_refused(
+    tmp_path: Path, model: fs.Model, key: str, value: str | None, wanted: str
+) -> None:
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, spoil(model.metadata(), key, value))
+    refused(tmp_path / "m.safetensors", wanted)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [
-        ("fedsolve", None, "is not a fedsolve model of format 1; it says 'none'"),
-        ("fedsolve", "2", "is not a fedsolve model of format 1; it says '2'"),
-        ("method", "magic", "unknown method 'magic'"),
-        ("method", None, "damaged"),
-        ("settings", '{"alpha": -1}', "parameter 'alpha' of FedHiP"),
-        ("settings", '{"gamma": 1}', "'gamma'"),
-        ("settings", "{", "damaged"),
-        ("settings", "7", "m.safetensors"),
+        *ANY_FORMAT,
         ("classes", "4", "4 classes"),
         ("classes", "many", "damaged"),
         ("classes", None, "damaged"),
-        ("inputs", "[6]", "its features are not those here: (6,) here, (5,) there"),
+        ("inputs", "[6]", "the features here are not the federation's: (6,) here, (5,) there"),
         ("inputs", "[[5]]", "([5],) here"),
         ("inputs", "5", "damaged"),
         ("features", "magic", "unknown feature map 'magic'"),
@@ -152,13 +200,40 @@ def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit
         ("space", None, "damaged"),
         ("class_names", '["red"]', "m.safetensors"),
         ("class_names", "7", "damaged"),
-        ("owner", None, "damaged"),
     ],
 )
-def test_a_model_whose_metadata_lie_is_refused(
+def test_a_model_of_format_1_whose_metadata_lie_is_refused(
     tmp_path: Path, model: fs.Model, key: str, value: str | None, wanted: str
 ) -> None:
-    metadata = {k: v for k, v in (model.metadata() | {key: value}).items() if v is not None}
+    codec.write_file(tmp_path / "m.safetensors", model.arrays, spoil(format_1(model), key, value))
+    refused(tmp_path / "m.safetensors", wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"target": {"kind": "numbers", "count": 3, "names": []}}, "'numbers'; this version knows classes"),
+        ({"target": {"kind": "classes", "count": 4, "names": []}}, "4 classes"),
+        ({"target": {"kind": "classes", "count": 3, "names": ["red"]}}, "must name each of 3 classes; got 1"),
+        ({"target": {"kind": "classes", "count": "3", "names": []}}, "classes must be an integer"),
+        ({"target": {"kind": [], "count": 3, "names": []}}, "damaged"),
+        ({"target": 7}, "damaged"),
+        ({"inputs": [6]}, "the features here have the shape (6,), not the federation's (5,)"),
+        ({"inputs": [[5]]}, "damaged"),
+        ({"inputs": 5}, "damaged"),
+        ({"feature_names": "abcde"}, "damaged"),
+        ({"features": "magic"}, "unknown feature map 'magic'"),
+        ({"features": "unit"}, "the features here are not the federation's: unit here, identity there"),
+        ({"identity": "abc"}, "abc there"),
+        ({"identity": None}, "damaged"),
+        ({"shape": [4]}, "the features here have the shape (5,), not the federation's (4,)"),
+    ],
+)
+def test_a_model_whose_task_lies_is_refused(
+    tmp_path: Path, model: fs.Model, change: dict[str, Any], wanted: str
+) -> None:
+    metadata = model.metadata()
+    metadata["task"] = json.dumps(json.loads(metadata["task"]) | change)
     codec.write_file(tmp_path / "m.safetensors", model.arrays, metadata)
     refused(tmp_path / "m.safetensors", wanted)
 
@@ -188,11 +263,12 @@ def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
 
 
 def tallies(*pairs: tuple[float | None, int]) -> dict[str, ClientResult]:
-    return {str(i): ClientResult(5, count, accuracy) for i, (accuracy, count) in enumerate(pairs)}
+    shares = [({} if accuracy is None else {"accuracy": accuracy}, count) for accuracy, count in pairs]
+    return {str(i): ClientResult(5, count, figures) for i, (figures, count) in enumerate(shares)}
 
 
 def test_accuracy_by_hand() -> None:
-    found = Accuracy.of(tallies((1.0, 1), (0.5, 4), (0.0, 5), (None, 0)))
+    found = spreads(tallies((1.0, 1), (0.5, 4), (0.0, 5), (None, 0)))["accuracy"]
     assert found.mean == pytest.approx(0.5)  # (1 + 0.5 + 0) / 3
     assert found.pooled == pytest.approx(0.3)  # (1 + 2 + 0) / 10
     assert found.std == pytest.approx((1 / 6) ** 0.5)  # sqrt((0.25 + 0 + 0.25) / 3)
@@ -201,15 +277,17 @@ def test_accuracy_by_hand() -> None:
 
 @pytest.mark.parametrize(("count", "worst"), [(1, 0.0), (10, 0.0), (11, 0.5), (20, 0.5), (21, 1.0)])
 def test_the_worst_decile_is_a_tenth_rounded_up(count: int, worst: float) -> None:
-    found = Accuracy.of(tallies(*[(float(i), 1) for i in reversed(range(count))]))
+    found = spreads(tallies(*[(float(i), 1) for i in reversed(range(count))]))["accuracy"]
     assert found.worst_decile == worst
 
 
 def test_accuracy_without_test_data_is_none() -> None:
-    assert Accuracy.of(tallies((None, 0), (None, 0))) == Accuracy(None, None, None, None)
-    assert Accuracy.of({}) == Accuracy(None, None, None, None)
+    assert spreads(tallies((None, 0), (None, 0))) == spreads({}) == {}
     found = fs.run(fs.AFL(), federation(test=False))
-    assert found.accuracy.mean is None
+    assert found.accuracy == Spread(None, None, None, None)
+    assert found.metrics == {}
+    assert found.baseline == {}
+    assert found.confusion == ()
     assert found.clients["a"].accuracy is None
     assert found.history[0].accuracy is None
 
@@ -217,7 +295,7 @@ def test_accuracy_without_test_data_is_none() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=25))
 def test_the_bounds_of_accuracy(pairs: list[tuple[int, int]]) -> None:
     shares = [(min(right, count) / count, count) for right, count in pairs]
-    found = Accuracy.of(tallies(*shares))
+    found = spreads(tallies(*shares))["accuracy"]
     values = [share for share, _ in shares]
     assert found.mean is not None and found.pooled is not None and found.worst_decile is not None
     assert found.mean == pytest.approx(np.mean(values))
@@ -234,6 +312,63 @@ def test_accuracies_are_those_of_the_models(result: Result) -> None:
         assert result.clients[name].shared == (result.shared.predict(client.test.inputs) == client.test.labels).mean()
 
 
+def test_pooled_figures_are_those_of_all_samples_together(result: Result) -> None:
+    """A second derivation: scikit-learn on the predictions of every client's own model, one after the other."""
+    from sklearn import metrics as oracle
+
+    clients = federation().clients
+    truth = np.concatenate([client.test.labels for client in clients.values()])
+    labels = np.concatenate([result.models[n].predict(c.test.inputs) for n, c in clients.items()])
+    shares = np.concatenate([result.models[n].predict_proba(c.test.inputs) for n, c in clients.items()])
+    wanted = {
+        "accuracy": oracle.accuracy_score(truth, labels),
+        "balanced_accuracy": oracle.balanced_accuracy_score(truth, labels),
+        "macro_f1": oracle.f1_score(truth, labels, average="macro"),
+        "log_loss": oracle.log_loss(truth, shares),
+        "brier": np.square(shares - np.eye(3)[truth]).sum(1).mean(),
+    }
+    assert {name: result.metrics[name].pooled for name in wanted} == pytest.approx(wanted)
+    area = oracle.roc_auc_score(truth, shares, multi_class="ovr")
+    assert result.metrics["auc"].pooled == pytest.approx(area, abs=0.02)
+    assert result.confusion == tuple(map(tuple, oracle.confusion_matrix(truth, labels).tolist()))
+    common = [(np.bincount(c.train.labels, minlength=3).argmax() == c.test.labels).sum() for c in clients.values()]
+    assert result.baseline["accuracy"] == pytest.approx(sum(common) / len(truth))
+    for name, client in clients.items():
+        proba, present = result.models[name].predict_proba(client.test.inputs), np.unique(client.test.labels)
+        areas = [oracle.roc_auc_score(client.test.labels == label, proba[:, label]) for label in present]
+        assert result.clients[name].metrics["auc"] == pytest.approx(np.mean(areas))
+
+
+def test_probabilities_of_methods_sum_to_one_and_agree_with_the_answer(result: Result) -> None:
+    x = federation().clients["a"].test.inputs
+    for model in (*result.models.values(), result.shared):
+        assert model is not None
+        shares = model.predict_proba(x)
+        np.testing.assert_allclose(shares.sum(1), 1.0)
+        np.testing.assert_array_equal(shares.argmax(1), model.predict(x))
+
+
+def test_a_result_of_format_1_still_loads(tmp_path: Path, result: Result) -> None:
+    """As version 0.1 wrote it: accuracies as plain numbers, and nothing of what format 2 adds."""
+    folder = result.save(tmp_path / "out")
+    entry = json.loads((folder / "result.json").read_text())
+    for name in ("task", "metrics", "baseline", "confusion", "privacy"):
+        del entry[name]
+    for client in entry["clients"].values():
+        client["global"] = client["global"]["accuracy"]
+        del client["metrics"]
+    for line in entry["history"]:
+        del line["metrics"]
+    (folder / "result.json").write_text(json.dumps({**entry, "format": 1}))
+    loaded = Result.load(folder)
+    assert loaded.accuracy == result.accuracy
+    assert {n: (c.accuracy, c.shared, c.chosen) for n, c in loaded.clients.items()} == {
+        n: (c.accuracy, c.shared, c.chosen) for n, c in result.clients.items()
+    }
+    assert loaded.history[0].accuracy == result.history[0].accuracy
+    assert loaded.save(tmp_path / "again").joinpath("result.json").is_file()
+
+
 # --- results on disk ---
 
 
@@ -241,9 +376,17 @@ def test_result_json_has_the_fields_of_the_design(tmp_path: Path, result: Result
     found = json.loads((result.save(tmp_path / "out") / "result.json").read_text())
     assert set(found) - {"server"} == {  # server: its figures, beyond the design
         "format", "method", "settings", "clients", "accuracy", "rounds", "bytes", "seconds", "history", "versions",
-        "data",
+        "data", "task", "metrics", "baseline", "confusion", "privacy",
     }  # fmt: skip
-    assert found["format"] == 1
+    assert found["format"] == 2
+    assert found["task"] == {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]}
+    assert set(found["metrics"]) == {"accuracy", "balanced_accuracy", "log_loss", "brier", "macro_f1", "auc"}
+    assert found["metrics"]["accuracy"] == found["accuracy"]
+    for client in found["clients"].values():
+        assert client["metrics"]["accuracy"] == client["accuracy"]
+        assert set(client["global"]) <= set(found["metrics"])
+    assert found["baseline"]["accuracy"] < found["accuracy"]["pooled"]
+    assert found["privacy"]["secure"] is False
     assert found["method"] == found["settings"]["method"] == "fedhip"
     assert list(found["clients"]) == ["a", "b", "c"]
     for client in found["clients"].values():
@@ -256,7 +399,8 @@ def test_result_json_has_the_fields_of_the_design(tmp_path: Path, result: Result
     assert set(found["seconds"]) == {"features", "clients", "server", "evaluate", "total"}
     assert len(found["history"]) == 1
     line = found["history"][0]
-    assert set(line) == {"round", "accuracy", "bytes_up", "bytes_down", "seconds", "missing"}
+    assert set(line) == {"round", "accuracy", "bytes_up", "bytes_down", "seconds", "missing", "metrics"}
+    assert line["metrics"]["auc"] == {which: found["metrics"]["auc"][which] for which in ("mean", "pooled")}
     assert (line["round"], line["missing"], line["accuracy"]) == (1, [], found["accuracy"]["mean"])
     assert (line["bytes_up"], line["bytes_down"]) == (found["bytes"]["up"], found["bytes"]["down"])
     assert found["bytes"]["up"] > 3 * 8 * (15 + 15)  # three clients, a triangle of 5 x 5 and 5 x 3 in float64
@@ -434,7 +578,7 @@ def test_figures_that_json_cannot_hold_are_refused_and_leave_nothing(tmp_path: P
         ("{", "damaged"),
         ("[]", "damaged"),
         ("{}", "damaged"),
-        ('{"format": 2}', "format 2; this version reads 1"),
+        ('{"format": 3}', "format 3; this version reads 1 and 2"),
         ('{"format": 1, "clients": []}', "damaged"),
         ('{"format": 1, "clients": {"a": {}}}', "damaged"),
         ('{"format": 1, "clients": {"a": 7}}', "damaged"),

@@ -66,7 +66,7 @@ def plain_sgd(
 @pytest.mark.parametrize("strength", [0.0, 0.7])
 def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     x, y = images(count)
-    task = fs.Task(3, (16, 16))
+    task = fs.Task(fs.Classes(3), (16, 16))
     settings = Training(model="lenet5", epochs=2, batch=16, lr=0.05, sgd_momentum=0.5)
     start = networks.initial("lenet5", task, derive(0, "start"))
     anchor = networks.initial("lenet5", task, derive(1, "start"))
@@ -117,7 +117,7 @@ def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
 
 def test_frozen_tensors_stay_and_the_others_move() -> None:
     x, y = images()
-    task = fs.Task(3, (16, 16))
+    task = fs.Task(fs.Classes(3), (16, 16))
     start = networks.initial("cnn", task, derive(0))
     body = networks.body("cnn", task)
     found, _ = training.train(Training(model="cnn"), start, site(task, fs.Samples(x, y), derive(1)), frozen=body)
@@ -128,7 +128,7 @@ def test_frozen_tensors_stay_and_the_others_move() -> None:
 def test_another_loss_is_minimised() -> None:
     """Squares instead of cross-entropy: a linear network arrives at the least-squares solution."""
     samples = sample_federation(sizes=(60,)).clients["site-0"].train
-    task = fs.Task(3, samples.inputs.shape[1:])
+    task = fs.Task(fs.Classes(3), samples.inputs.shape[1:])
 
     def squares(scores: Any, labels: Any) -> Any:
         return ((scores - nn.functional.one_hot(labels, 3)) ** 2).sum(1).mean()
@@ -154,7 +154,7 @@ def test_another_loss_is_minimised() -> None:
     ],
 )
 def test_models_have_the_widths_they_say(model: str, shape: tuple[int, ...], count: int) -> None:
-    task = fs.Task(10, shape)
+    task = fs.Task(fs.Classes(10), shape)
     made = networks.initial(model, task, derive(0))
     assert sum(array.size for name, array in made.items() if name != "classes") == count
     head = made.keys() - networks.body(model, task)
@@ -179,7 +179,7 @@ def test_inputs_keep_their_meaning(dtype: Any) -> None:
 
 
 def test_first_weights_come_from_the_given_generator_alone() -> None:
-    task = fs.Task(3, (6,))
+    task = fs.Task(fs.Classes(3), (6,))
     before = torch.random.get_rng_state()
     one, two, three = (networks.initial("mlp:8", task, derive(seed)) for seed in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
@@ -482,7 +482,7 @@ def slow_aggregate(method: fs.FedAPA, weights: np.ndarray, bodies: np.ndarray, t
 def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, normalise: str) -> None:
     method = apa(centred=centred, scaled=scaled, normalise=normalise, eta=0.02, mu=0.4)
     rng = np.random.default_rng(0)
-    count, task = 4, fs.Task(3, (6,))
+    count, task = 4, fs.Task(fs.Classes(3), (6,))
     state = dict(method.init_server(server(task, derive(0, "server"))))
     names = [f"c{i}" for i in range(count)]
     size = sum(array.size for name, array in state.items() if name.startswith("start/model/"))

@@ -222,7 +222,7 @@ def test_a_group_of_which_nobody_answers_joins_the_nearest() -> None:
     """And a client whose profile never came is in the largest group."""
     method = fs.PFedACnnL(network="lr", groups=3)
     profiles = {"a": [1.0, 0], "b": [0.9, 0.1], "c": [0, 1.0], "d": [0.3, 0.7]}
-    task = fs.Task(2, (3,))
+    task = fs.Task(fs.Classes(2), (3,))
     state = method.init_server(server(task, derive(0, "server")))
     assert method.plan(state, list(profiles)).fold == "collect"
     state = method.aggregate(state, {f"{n}/profile": np.array(p) for n, p in profiles.items()}, server(task))

@@ -96,7 +96,7 @@ def test_another_run_is_refused_with_what_differs(change: dict[str, Any], words:
 def test_nothing_to_resume_and_damage_are_said(tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match="nothing to resume"):
         Checkpoint(tmp_path, resume=True)
-    with pytest.raises(fs.ParameterError, match="at least 1; got -1"):
+    with pytest.raises(fs.ParameterError, match="checkpoint must be an integer of at least 0; got -1"):
         Checkpoint(tmp_path, every=-1)
     stopped(tmp_path, fs.FedAvg(**SMALL))
     path = tmp_path / CHECKPOINT

@@ -589,11 +589,14 @@ def test_a_setting_of_the_wrong_kind_is_refused_by_name(command: Command, tmp_pa
         ("d.npz --data d.npz", "d.npz is damaged or not a safetensors file"),
         ("other.safetensors --data d.npz", "other.safetensors is not a fedsolve model"),
         ("m.safetensors --data missing.npz", "missing.npz"),
-        ("m.safetensors --data wide.npz", "wide.npz: the model of 'client-00' takes inputs of shape (5,); got (10,)"),
+        ("m.safetensors --data wide.npz", "wide.npz: inputs have shape (10,); wanted shape (5,)"),
         ("m.safetensors --data bare.npz", "bare.npz needs an array 'x'"),
-        ("m.safetensors --data nan.npz", "nan.npz: inputs: inputs must be finite; got nan"),
+        ("m.safetensors --data nan.npz", "nan.npz: inputs must be finite; got nan"),
         ("m.safetensors --data short.npz", "short.npz: 90 inputs but 50 labels"),
-        ("m.safetensors --data words.npz", "words.npz: unknown class 'a'"),
+        (
+            "m.safetensors --data words.npz",
+            "words.npz: labels must be integers from 0 to 2, since the classes have no names; got 'c'",
+        ),
         ("m.safetensors --data notes.txt", "notes.txt: wanted a file that ends in .npz, .csv, .parquet"),
         ("m.safetensors --data d.npz --out missing/p.csv", "there is no folder missing"),
         ("m.safetensors --data d.npz --out p.txt", ".csv or .npz; got p.txt"),
@@ -644,7 +647,7 @@ def test_columns_are_found_by_name_when_predicting(command: Command, tmp_path: P
     (tmp_path / "short.csv").write_text("a,b,other\n1,2,3\n")
     done = command("predict", model, "--data", "short.csv")
     assert done.code == 2
-    assert "short.csv: it lacks c and has other besides; the model takes the columns a, b, c" in done.err
+    assert "short.csv: it lacks c and has other besides; wanted the columns a, b, c" in done.err
 
 
 def test_a_result_made_in_python_cannot_be_a_config(command: Command, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedsolve import arrays, codec, parameters
 from fedsolve.blas import packed_diagonal
 from fedsolve.checks import sample_federation
 from fedsolve.data import catalog
-from fedsolve.data.images import Images
+from fedsolve.data.folders import Images
 from fedsolve.errors import DataError
 from fedsolve.methods import CATALOGUE, create
 from tests.contract.test_catalogue import SMALL
@@ -552,9 +552,9 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
     met, told, _ = meet(grid, job, rules, print)
-    task, terms = sites.agree(told, job)
+    task = sites.agree(told, job)
     gone = grid.nodes.pop(999)
-    way = transport.FlowerTransport(grid, met, job, terms, task, 60.0)
+    way = transport.FlowerTransport(grid, met, job, task, 60.0)
     outcome = drive(fs.AFL(), task, way, seed=4, tolerate=True)
     assert outcome.failed == {"ward-b": "its node is not connected"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
@@ -587,9 +587,9 @@ def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
     outcome = served(InProcessGrid(make_client_app(), nodes, lose_the_first), fs.FedHiP(), timeout=1.0)
     assert outcome.history[0].missing == ("ward-b",)
     kept, _ = codec.read_file(tmp_path / "ward-b" / "runs" / "7" / "ward-b.safetensors")
-    assert not kept["private/counted"]
+    assert not kept["counted"]
     kept, _ = codec.read_file(tmp_path / "ward-a" / "runs" / "7" / "ward-a.safetensors")
-    assert kept["private/counted"]
+    assert kept["counted"]
 
 
 def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:

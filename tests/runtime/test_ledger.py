@@ -69,7 +69,7 @@ def followed(lines: list[str], held: dict[str, str]) -> None:
 
 
 def survive(path: Path, kills: int) -> None:
-    Ledger.create(path, fs.AFL(), fs.Task(3, (40,))).close()
+    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
     held: dict[str, str] = {}
     rng, acknowledged = np.random.default_rng(0), 0
     for seed in range(kills):
@@ -114,7 +114,7 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 def test_processes_side_by_side_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
-    Ledger.create(path, fs.AFL(), fs.Task(3, (40,))).close()
+    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
     processes = [writer(path, seed, 60) for seed in (1, 2, 3)]
     held: dict[str, str] = {}
     for process in processes:
@@ -216,7 +216,7 @@ def damaged(rng: np.random.Generator, terms: Terms, inside: list[Contribution], 
         old = inside[int(rng.integers(len(inside)))]
         return bytes(Contribution.of(f"new-{number}", old.arrays).write(terms))
     if kind == "elsewhere":
-        task = fs.Task(CLASSES, (FEATURES,), parse("unit"))
+        task = fs.Task(fs.Classes(CLASSES), (FEATURES,), parse("unit"))
         return bytes(honest.write(Terms.make(terms.method, task)))
     if kind == "other method":
         return bytes(honest.write(Terms.make(fs.APFL(d_primary=FEATURES), TASK)))
@@ -242,10 +242,11 @@ def test_five_hundred_damaged_contributions_are_refused_and_leave_no_trace(tmp_p
             ledger.add(each)
         before, total = raw(ledger), ledger.total()
         kinds = [damage.__name__ for damage in DAMAGES] + OTHERS
-        for number in range(500):
+        paths = [tmp_path / f"file-{number}.st" for number in range(500)]
+        for number, path in enumerate(paths):
+            path.write_bytes(damaged(rng, ledger.terms, inside, kinds[number % len(kinds)], number))
+        for number, answer in enumerate(ledger.offer_files(paths)):
             kind = kinds[number % len(kinds)]
-            data = damaged(rng, ledger.terms, inside, kind, number)
-            answer = ledger.offer(data, f"file-{number}")
             # A flipped bit may lie in the padding of the header, and then nothing was damaged.
             harmless = kind == "flipped" and answer.event == "added"
             if harmless:
@@ -276,7 +277,8 @@ def test_strange_words_beside_good_arrays_are_refused(tmp_path: Path, told: dict
         header = json.loads(data[8 : 8 + length])
         header["__metadata__"] |= {"terms": "other"} | told
         text = json.dumps(header).encode()
-        answer = ledger.offer(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        (tmp_path / "file.st").write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        [answer] = ledger.offer_files([tmp_path / "file.st"])
         assert answer.event == "rejected" and answer.reason
         assert len(ledger.journal()[-1].reason) <= 500 and not ledger.members()
 
@@ -287,9 +289,11 @@ def test_refused_contributions_leave_every_bit(tmp_path: Path) -> None:
             ledger.add(contribution(ledger.terms, number))
         before = raw(ledger)
         rng = np.random.default_rng(0)
-        for number in range(45):
+        paths = [tmp_path / f"file-{number}.st" for number in range(45)]
+        for number, path in enumerate(paths):
             kind = DAMAGES[number % (len(DAMAGES) - 1)].__name__  # no bound is declared here
-            ledger.offer(damaged(rng, ledger.terms, [], kind, number))
+            path.write_bytes(damaged(rng, ledger.terms, [], kind, number))
+        assert [answer.event for answer in ledger.offer_files(paths)] == 45 * ["rejected"]
         assert raw(ledger) == before
         assert sum(event.event == "rejected" for event in ledger.journal()) == 45
 

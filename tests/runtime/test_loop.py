@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import fedsolve as fs
-from fedsolve import arrays, codec
+from fedsolve import arrays, codec, metrics
 from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.families.ridge import linear
@@ -149,7 +149,7 @@ def test_folds_and_their_merging(fold: Any, wanted: dict[str, float]) -> None:
         assert inbox.answered == {"x", "y", "z"}
         assert inbox.received == 3 * len(reply(1.0))
     with pytest.raises(TypeError, match="cannot merge"):
-        left.merge(Tallies(tolerate=False))
+        left.merge(Tallies(2, tolerate=False))
 
 
 @pytest.mark.parametrize("fold", ["sum", {"x": "g", "y": "g"}])
@@ -421,14 +421,29 @@ def test_no_more_than_a_few_batches_are_under_way() -> None:
     assert max(ahead) <= 2 * 2 * size + size
 
 
-@pytest.mark.parametrize("tally", [b"rubbish", codec.encode({"train": np.array(3)}), "none right", "too many"])
+def figures_of(**changes: Any) -> Any:
+    """What a client with three test samples answers, with some of it changed."""
+    scores = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    tally = metrics.tally(scores, arrays.softmax(scores), [0, 1, 1])
+    whole = {"train": np.array(5), "test": np.array(3), **arrays.under("personal", tally)}
+    return codec.encode({**whole, **{name.replace("__", "/"): np.array(value) for name, value in changes.items()}})
+
+
+@pytest.mark.parametrize(
+    "tally",
+    [
+        b"rubbish", codec.encode({"train": np.array(3)}), figures_of(test=0), figures_of(test=4),
+        figures_of(personal__count=4), figures_of(personal__log_loss=np.nan), figures_of(personal__auc=1.5),
+        figures_of(personal__confusion=[[2, 0], [0, 2]]), figures_of(personal__confusion=[[1.0, 0.0], [1.0, 1.0]]),
+    ],
+)  # fmt: skip
 def test_figures_that_cannot_be_are_refused_or_left_out(tally: Any) -> None:
-    counts = {"none right": {"test": 0, "personal/correct": 0}, "too many": {"test": 3, "personal/correct": 4}}
-    if isinstance(tally, str):
-        tally = codec.encode({n: np.array(v) for n, v in {"train": 1, **counts[tally]}.items()})
+    whole = Tallies(2, tolerate=False)
+    whole.put("x", figures_of())
+    assert whole.clients["x"].accuracy == pytest.approx(2 / 3)
     with pytest.raises(DataError, match="client 'x'"):
-        Tallies(tolerate=False).put("x", tally)
-    lenient = Tallies(tolerate=True)
+        Tallies(2, tolerate=False).put("x", tally)
+    lenient = Tallies(2, tolerate=True)
     lenient.put("x", tally)
     assert not lenient.clients
 

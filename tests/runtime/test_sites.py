@@ -1,8 +1,10 @@
-"""Sites: what one tells about its data, and what all must agree on before anything is added up."""
+"""Sites without a network: what they tell, what is agreed on, and what a site makes of it."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +13,90 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.features import maps
-from fedsolve.runtime.sites import Description, FileSite, Job, agree
+from fedsolve.runtime import sites
+from fedsolve.runtime.sites import Description, FileSite, Job
+from tests.core.tiny import NORMAL, write_onnx
+
+JOB = Job("afl", seed=4, test=0.0)
+
+
+def ward(folder: Path, name: str, header: str, *rows: str) -> FileSite:
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join([header, *rows]))
+    return FileSite(name, str(path), folder / name)
+
+
+def described(*wards: FileSite, job: Job = JOB) -> dict[str, Description]:
+    """As they arrive at the server: through their texts."""
+    texts = {site.name: sites.to_text(site.describe(job)) for site in wards}
+    return {name: sites.from_text(Description, text) for name, text in texts.items()}
+
+
+def test_sites_agree_on_classes_and_columns_and_one_may_have_a_single_class(tmp_path: Path) -> None:
+    first = ward(tmp_path, "a", "age,pulse,label", "1,2,well", "3,4,ill")
+    second = ward(tmp_path, "b", "pulse,label,age", "6,unsure,5", "8,unsure,7")
+    task = sites.agree(described(first, second), JOB)
+    assert task.class_names == ("ill", "unsure", "well") and task.feature_names == ("age", "pulse")
+    told = fs.Task.from_text(sites.shared_text(task, JOB))
+    for site, inputs, labels in ((first, [[1, 2], [3, 4]], [2, 0]), (second, [[5, 6], [7, 8]], [1, 1])):
+        common, client = site.client(JOB, told)
+        assert common == task
+        assert client.train.inputs.tolist() == inputs and client.train.labels.tolist() == labels
+
+
+def test_what_is_told_holds_no_values(tmp_path: Path) -> None:
+    site = ward(tmp_path, "a", "age,pulse,label", "123456,2,well", "3,4,ill")
+    text = sites.to_text(site.describe(JOB))
+    assert "123456" not in text
+    assert set(json.loads(text)) == {"name", "version", "task", "samples"}
+
+
+def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> None:
+    site = ward(tmp_path, "a", "age,label", "1,well", "3,ill")
+    task = sites.agree(described(site), JOB)
+    ward(tmp_path, "a", "age,label", "1,well", "3,dead")
+    with pytest.raises(fs.DataError, match=r"the data of site 'a' are not what all agreed on: .*unknown class 'dead'"):
+        site.client(JOB, task)
+
+
+def test_a_site_with_another_map_computes_nothing(tmp_path: Path) -> None:
+    site = ward(tmp_path, "a", "age,label", "1,well", "3,ill")
+    task = sites.agree(described(site), JOB)
+    other = FileSite("a", site.data, site.state, features="unit")
+    with pytest.raises(fs.DataError, match="the features here are not the federation's: unit here, identity there"):
+        other.client(JOB, task)
+
+
+def test_the_text_that_all_are_told_does_not_depend_on_where_a_network_lies(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    here = write_onnx(tmp_path / "here.onnx")
+    there = shutil.copy(here, tmp_path / "there.onnx")
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 9, 9, 3), np.uint8), y=np.arange(4) % 2)
+    job = Job("afl", features=f"onnx:{here},{NORMAL}")
+    site = FileSite("a", str(tmp_path / "d.npz"), tmp_path / "a", features=f"onnx:{there},{NORMAL}")
+    task = sites.agree(described(site, job=job), job)
+    assert str(task.features) == f"onnx:{here},{NORMAL}"
+    assert sites.shared_text(site.describe(job).task, job) == sites.shared_text(task, job)
+    common, _ = site.client(job, fs.Task.from_text(sites.shared_text(task, job)))
+    assert common.features == maps.parse(f"onnx:{there},{NORMAL}")
+
+
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"name": "a", "version": "1", "task": 7, "samples": 3}'])
+def test_a_description_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(fs.DataError, match="not a description that this version of fedsolve understands"):
+        sites.from_text(Description, text)
+
 
 COLUMNS = ("age", "pulse", "weight")
 
 
 def description(name: str, **changes: object) -> Description:
-    space = maps.described(maps.Identity(), (3,))
-    whole = Description(name, "1", 2, ("healthy", "sick"), (3,), COLUMNS, space, 10)
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    whole = fs.Task(fs.Classes(2, ("healthy", "sick")), (3,), feature_names=COLUMNS)
+    return Description(name, "1", replace(whole, **changes), 10)  # type: ignore[arg-type]
 
 
-def agreed(*sites: Description) -> tuple[fs.Task, object]:
-    return agree({site.name: site for site in sites}, Job("afl"))
+def agreed(*wards: Description) -> fs.Task:
+    return sites.agree({site.name: site for site in wards}, Job("afl"))
 
 
 # --- agreement ---
@@ -38,14 +111,14 @@ def test_a_site_with_other_columns_is_refused_by_name(columns: tuple[str, ...]) 
 
 def test_columns_in_another_order_or_without_names_are_the_same_columns() -> None:
     others = description("ward-b", feature_names=COLUMNS[::-1]), description("ward-c", feature_names=())
-    task, _ = agreed(description("ward-a"), *others)
+    task = agreed(description("ward-a"), *others)
     assert task.feature_names == COLUMNS
     assert task.inputs == (3,)
 
 
 def test_texts_and_numbers_as_labels_are_refused_by_name() -> None:
     with pytest.raises(fs.DataError, match="site 'ward-a' are texts, those of site 'ward-b' numbers"):
-        agreed(description("ward-a"), description("ward-b", class_names=()))
+        agreed(description("ward-a"), description("ward-b", target=fs.Classes(2)))
 
 
 # --- what a site tells ---
@@ -75,11 +148,11 @@ def test_a_site_describes_arrays_tables_and_pictures(tmp_path: Path) -> None:
     ):
         site, job = FileSite("ward-a", str(data), tmp_path / "state"), Job("afl", features=spec)
         own = site.describe(job)
-        assert own.inputs == shape
-        task, terms = agree({"ward-a": own}, job)
-        split, client = site.client(job, terms)
+        assert own.task.inputs == shape
+        task = sites.agree({"ward-a": own}, job)
+        split, client = site.client(job, task)
         assert task == split
-        assert (own.space, own.samples) == (split.described, len(client.train) + len(client.test))
+        assert (own.task.described, own.samples) == (split.described, len(client.train) + len(client.test))
 
 
 def test_a_description_needs_no_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +163,7 @@ def test_a_description_needs_no_split(tmp_path: Path, monkeypatch: pytest.Monkey
 
     np.savez(tmp_path / "a.npz", x=np.ones((4, 5)), y=np.arange(4) % 2)
     monkeypatch.setattr(fs.Table, "split", refused)
-    assert FileSite("ward-a", str(tmp_path / "a.npz"), tmp_path).describe(Job("afl")).inputs == (5,)
+    assert FileSite("ward-a", str(tmp_path / "a.npz"), tmp_path).describe(Job("afl")).task.inputs == (5,)
 
 
 def test_pictures_of_different_sizes_need_a_feature_map(tmp_path: Path) -> None:

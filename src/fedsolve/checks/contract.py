@@ -34,7 +34,8 @@ from fedsolve.checks.probes import (
     sample_data,
     sample_federation,
 )
-from fedsolve.data.federation import Client, Federation, Samples
+from fedsolve.data.federation import Client, Federation
+from fedsolve.data.samples import Samples
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import load_model

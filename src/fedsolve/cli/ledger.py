@@ -13,7 +13,7 @@ from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from fedsolve.ledger.store import Answer
+    from fedsolve.ledger.records import Answer
 
 
 app = typer.Typer(
@@ -107,8 +107,8 @@ def ledger_contribute(
     from fedsolve.ledger.site import contribute
 
     with waiting(quiet=False) as (progress, _):
-        found = contribute(invitation, data, client, out, features=features, progress=progress)
-    typer.echo(f"{out}: {found.samples} samples of {found.classes} classes, {size(out.stat().st_size)}")
+        census = contribute(invitation, data, client, out, features=features, progress=progress)
+    typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 
 
 @app.command("add")
@@ -119,13 +119,13 @@ def ledger_add(
     """Take contributions in. One that cannot be is refused with the reason, and the others are taken."""
     from fedsolve.ledger.store import Ledger
 
-    refused: list[Answer] = []
+    refusals: list[Answer] = []
     with Ledger(path) as ledger:
         for answer in ledger.offer_files(files):
             typer.echo(f"{answer.client}: {answer.event}" + (f", {answer.reason}" if answer.reason else ""))
-            refused += [answer] if answer.event == "rejected" else []
-    if refused:
-        raise DataError(f"{len(refused)} of {len(files)} refused; the reasons are in the journal of {path}")
+            refusals += [answer] if answer.event == "rejected" else []
+    if refusals:
+        raise DataError(f"{len(refusals)} of {len(files)} refused; the reasons are in the journal of {path}")
 
 
 @app.command("list")
@@ -149,16 +149,16 @@ def ledger_list(
             console.print(table)
             return
         terms, members = ledger.terms, ledger.members()
-        rejected = sum(event.event == "rejected" for event in ledger.journal())
+        refusals = sum(event.event == "rejected" for event in ledger.journal())
         table = Table("client", "samples", "classes", "bytes", "came", "content", box=None, pad_edge=False)
         for member in members:
             cells = (str(member.samples), str(member.classes), size(member.bytes), member.at, member.digest[:8])
             table.add_row(escape(member.client), *cells)
     console.print(table)
-    kept = ", only the total is kept" if ledger.total_only else ""
+    note = ", only the total is kept" if ledger.total_only else ""
     samples = sum(member.samples for member in members)
     console.print(
-        f"\n{terms.method.name}: {len(members)} clients, {samples} samples, {rejected} refused{kept}\n"
+        f"\n{terms.method.name}: {len(members)} clients, {samples} samples, {refusals} refused{note}\n"
         f"features: {terms.task.described}" + (f", at most {terms.bound:g} long" if terms.bound else ""),
         markup=False,
         soft_wrap=True,
@@ -179,15 +179,15 @@ def ledger_remove(
     from fedsolve.ledger.store import Ledger
 
     with Ledger(path) as ledger:
-        given = load_contribution(contribution, ledger.terms) if contribution else None
-        if ledger.total_only and given is None:
+        statistics = load_contribution(contribution, ledger.terms) if contribution else None
+        if ledger.total_only and statistics is None:
             raise DataError(
                 f"{path} keeps only the total: to take {client!r} out, its contribution is needed again; ask it for "
                 "the file and give it with --contribution FILE"
             )
-        ledger.remove(client, given)
-        left = len(ledger.members())
-    typer.echo(f"{client} is out; {left} clients are in. Models made before still know it: solve again")
+        ledger.remove(client, statistics)
+        count = len(ledger.members())
+    typer.echo(f"{client} is out; {count} clients are in. Models made before still know it: solve again")
 
 
 @app.command("solve")
@@ -223,9 +223,9 @@ def ledger_personal(
     from fedsolve.ledger.site import personal
 
     with waiting(quiet=False) as (progress, _):
-        made = personal(message, data, client, contribution=contribution, features=features, progress=progress)
-    made.model.save(out)
-    typer.echo(f"{out}: the model of {client}, whose data are {'' if made.counted else 'not '}in the federation's sum")
+        site = personal(message, data, client, contribution=contribution, features=features, progress=progress)
+    site.model.save(out)
+    typer.echo(f"{out}: the model of {client}, whose data are {'' if site.counted else 'not '}in the federation's sum")
 
 
 @app.command("verify")
@@ -234,11 +234,11 @@ def ledger_verify(path: Annotated[Path, _LEDGER]) -> None:
     from fedsolve.ledger.store import Ledger
 
     with Ledger(path) as ledger:
-        found = ledger.verify()
-    if found.faults:
-        raise DataError(f"{path}: {'; '.join(found.faults)}")
-    drift = "only the total is kept: nothing to sum again" if found.drift is None else f"drift {found.drift:.1e}"
-    typer.echo(f"{path} is whole: {found.members} clients, {found.samples} samples, {drift}")
+        check = ledger.verify()
+    if check.faults:
+        raise DataError(f"{path}: {'; '.join(check.faults)}")
+    drift = "only the total is kept: nothing to sum again" if check.drift is None else f"drift {check.drift:.1e}"
+    typer.echo(f"{path} is whole: {check.members} clients, {check.samples} samples, {drift}")
 
 
 @app.command("influence")
@@ -256,12 +256,12 @@ def ledger_influence(
 
     console = Console(highlight=False)
     with Ledger(path) as ledger:
-        found = ledger.influence()
+        clients = ledger.influence()
     table = Table(box=None, pad_edge=False)
     table.add_column("client")
     for head in ("samples", "moves", "harm", "misfit", "length", "suspicion"):
         table.add_column(head, justify="right")
-    for each in found[:top]:
+    for each in clients[:top]:
         cells = (f"{each.moved:.3f}", f"{each.harm:+.2e}", f"{each.misfit:.3f}", f"{each.length:.2f}")
         mark = f"[red]{each.suspicion:.1f}[/red]" if each.suspicion >= SUSPECT else f"{each.suspicion:.1f}"
         table.add_row(escape(each.client), str(each.samples), *cells, mark)

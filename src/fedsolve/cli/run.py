@@ -16,7 +16,7 @@ from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from fedsolve.result import Result
+    from fedsolve.result import Result, Whose
     from fedsolve.runtime.checkpoint import Checkpoint
 
 
@@ -299,11 +299,10 @@ def _show(result: Result, saved: Path) -> None:
 def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:
     from rich.table import Table
 
-    from fedsolve.result import Accuracy
-
     rows = [(result.method, result.accuracy)]
-    others = [("training alone", "alone")] * with_alone + [("one global model", "shared")] * with_shared
-    rows += [(title, Accuracy.of(result.figures(which))) for title, which in others]
+    others: list[tuple[str, Whose, bool]]
+    others = [("training alone", "alone", with_alone), ("one global model", "shared", with_shared)]
+    rows += [(title, result.spread(which)) for title, which, shown in others if shown]
     table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"

@@ -13,8 +13,9 @@ import typer
 from fedsolve.cli.text import duration, percent, size
 
 if TYPE_CHECKING:
+    from fedsolve.progress import Progress
     from fedsolve.result import Round
-    from fedsolve.runtime.drive import Progress, Report
+    from fedsolve.runtime.drive import Report
 
 PATIENCE = 2.0  # seconds before progress is shown
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
-from fedsolve.data.federation import Table
-from fedsolve.data.images import BrokenImage, decode, stacked
+from fedsolve.data.folders import BrokenImage, decode, stacked
+from fedsolve.data.table import Table
 from fedsolve.errors import DataError
 from fedsolve.features.images import Picture
 
@@ -48,11 +48,11 @@ class Stored:
         return Stored(self.rows, self.column, self.start + start, self.start + stop)
 
     def take(self, rows: NDArray[np.int64]) -> Stored:
-        """Those in these rows."""
+        """The pictures in these rows."""
         return Stored(self.rows.select(self.start + rows), self.column, 0, len(rows))
 
     def digest(self) -> bytes:
-        """Of the files' content."""
+        """The digest of the content of all pictures."""
         digest = hashlib.sha256()
         for _, data in self._bytes():
             digest.update(hashlib.sha256(data).digest())

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.errors import DataError, ParameterError, unknown
+from fedsolve.parameters import whole
 
 Rows: TypeAlias = NDArray[np.int64]
 Labels: TypeAlias = NDArray[Any]
@@ -84,7 +85,7 @@ class Classes:
     per_client: int
 
     def __post_init__(self) -> None:
-        _whole("classes a client", self.per_client)
+        whole("classes per client", self.per_client, 1)
 
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
@@ -111,7 +112,7 @@ class Neighbours:
     per_client: int
 
     def __post_init__(self) -> None:
-        _whole("classes a client", self.per_client)
+        whole("classes per client", self.per_client, 1)
 
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
@@ -160,7 +161,7 @@ class Shards:
     per_client: int
 
     def __post_init__(self) -> None:
-        _whole("shards a client", self.per_client)
+        whole("shards per client", self.per_client, 1)
 
     def __call__(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Rows]:
         """The rows of each client."""
@@ -244,12 +245,12 @@ def dirichlet(alpha: float) -> Dirichlet:
 
 
 def classes(per_client: int) -> Classes:
-    """`per_client` classes a client."""
+    """`per_client` classes per client."""
     return Classes(per_client)
 
 
 def neighbours(per_client: int) -> Neighbours:
-    """`per_client` classes a client, that follow each other."""
+    """`per_client` classes per client, that follow each other."""
     return Neighbours(per_client)
 
 
@@ -302,8 +303,3 @@ def _positive(value: object) -> bool:
 
 def _short(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
-
-
-def _whole(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ParameterError(f"{what} must be an integer of at least 1; got {value!r}")

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fedsolve.data import catalog
-from fedsolve.data.federation import Table
+from fedsolve.data.table import Table
 from fedsolve.deploy import certificates
 from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path

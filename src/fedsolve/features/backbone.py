@@ -116,6 +116,9 @@ def parse(text: str) -> Backbone:
     try:
         return _open(text, kind, where, tuple(given.items()), stamps)
     except ImportError as error:
+        if error.name is None:  # transformers says in words which package this one model needs
+            said = " ".join(str(error).split()).partition(" Please note")[0][:300]
+            raise DataError(f"{body} needs a package that is not installed: {said}") from error
         raise DataError(f"{kind} needs {error.name}: pip install 'fedsolve[{_EXTRAS[kind]}]'") from error
 
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from fedsolve.errors import DataError
 from fedsolve.features.backbone import Backbone
 from fedsolve.features.images import Inputs
 from fedsolve.features.maps import Chain, FeatureMap
+from fedsolve.progress import Progress
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 ROWS = 1024  # of a block: some seconds of work
 
 

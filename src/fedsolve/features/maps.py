@@ -19,6 +19,7 @@ import numpy as np
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import backbone
+from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
 ROWS = 4096  # rows are projected in blocks, so that float64 copies of the inputs stay small
@@ -124,12 +125,10 @@ class RandomProjection:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ParameterError(f"the size of a random projection must be an integer of at least 1; got {self.size!r}")
+        object.__setattr__(self, "size", whole("the size of a random projection", self.size, 1))
         if self.activation not in ACTIVATIONS:
             raise unknown("activation", str(self.activation), ACTIVATIONS)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ParameterError(f"the seed of a random projection must be an integer of at least 0; got {self.seed!r}")
+        object.__setattr__(self, "seed", whole("the seed of a random projection", self.seed, 0))
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
         """`size` numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,29 @@ from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.validate import content
 
 FORMAT = "1"
+LONGEST_NAME = 100  # characters that are kept of the name in a file that is refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """Moments of a client's data, and whose they are."""
+    """Moments of a client's data, and whose they are.
+
+    >>> import fedsolve as fs
+    >>> from fedsolve.ledger.terms import Terms
+    >>> terms = Terms.make(fs.AFL(), fs.Task(classes=2, inputs=(3,)))
+    >>> moments = fs.Moments.of([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]], [0, 1], classes=2)
+    >>> contribution = Contribution.of("ward-a", moments.arrays())
+    >>> again = Contribution.read(contribution.write(terms), terms, "ward-a.safetensors")
+    >>> again.client, again.digest == contribution.digest
+    ('ward-a', True)
+    """
 
     client: str
     arrays: Arrays
     digest: str  # of the arrays
+
+    def __repr__(self) -> str:
+        return f"Contribution({reprlib.repr(self.client)}, {self.digest})"
 
     @classmethod
     def of(cls, client: str, arrays: Arrays) -> Contribution:
@@ -33,29 +48,29 @@ class Contribution:
 
     def write(self, terms: Terms) -> Bytes:
         """As bytes that say which federation they are for."""
-        told = {"fedsolve": FORMAT, "made": "contribution", "client": self.client, "digest": self.digest}
-        labels = terms.labels()
-        return codec.encode(self.arrays, {**told, **labels, "seal": _seal(told | labels)})
+        metadata = {"fedsolve": FORMAT, "made": "contribution", "client": self.client, "digest": self.digest}
+        metadata |= terms.labels()
+        return codec.encode(self.arrays, {**metadata, "seal": _seal(metadata)})
 
     def save(self, path: Path, terms: Terms) -> None:
-        """Write a file that `read` reads."""
+        """Write a file that `load_contribution` and `Ledger.offer_files` read."""
         codec.write_bytes(path, self.write(terms))
 
     @classmethod
     def read(cls, data: Bytes, terms: Terms, source: str) -> Contribution:
         """From bytes; refused where they are damaged or made for another federation."""
-        arrays, told = codec.read(data, source)
-        if not all(_is_text(key) and _is_text(value) for key, value in told.items()):
+        arrays, metadata = codec.read(data, source)
+        if not all(_is_text(key) and _is_text(value) for key, value in metadata.items()):
             raise DataError(f"{source} is damaged: what stands beside its arrays is not text")
-        if told.get("made") != "contribution" or told.get("fedsolve") != FORMAT:
+        if metadata.get("made") != "contribution" or metadata.get("fedsolve") != FORMAT:
             raise DataError(f"{source} is not a contribution of format {FORMAT}")
-        refused = terms.refusal(told)
-        if refused:
-            raise DataError(refused)
-        found = cls.of(told.get("client", ""), arrays)
-        if found.digest != told.get("digest") or _seal(told) != told.get("seal"):
+        reason = terms.refusal(metadata)
+        if reason:
+            raise DataError(reason)
+        contribution = cls.of(metadata.get("client", ""), arrays)
+        if contribution.digest != metadata.get("digest") or _seal(metadata) != metadata.get("seal"):
             raise DataError(f"{source} is damaged: its content is not what was written")
-        return found
+        return contribution
 
 
 def _is_text(value: object) -> bool:
@@ -63,29 +78,29 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _seal(told: dict[str, str]) -> str:
-    """Of what stands beside the arrays: a name that was damaged on the way is another client's."""
-    words = "\n".join(f"{key} {told.get(key)}" for key in ("client", "digest", "terms"))
+def _seal(metadata: dict[str, str]) -> str:
+    """A digest of what stands beside the arrays: a name that was damaged on the way is another client's."""
+    words = "\n".join(f"{key} {metadata.get(key)}" for key in ("client", "digest", "terms"))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file."""
+    """The content of a file, or a `DataError` that names it."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def claimed(data: Bytes, otherwise: str) -> str:
-    """The client that bytes say they are from, as far as they can be read."""
+def sender(data: Bytes, default: str) -> str:
+    """The client that bytes say they are from, or `default` where that cannot be read."""
     try:
-        found: object = codec.read(data)[1].get("client")
+        client: object = codec.read(data)[1].get("client")
     except DataError:
-        found = None
-    return found[:100] if isinstance(found, str) and _is_text(found) else otherwise
+        return default
+    return client[:LONGEST_NAME] if isinstance(client, str) and _is_text(client) else default
 
 
 def load_contribution(path: Path, terms: Terms) -> Contribution:
-    """The contribution in a file."""
+    """The contribution in a file; refused where it is damaged or made for another federation."""
     return Contribution.read(read_bytes(path), terms, str(path))

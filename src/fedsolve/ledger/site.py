@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +11,25 @@ from threadpoolctl import threadpool_limits
 from fedsolve import codec
 from fedsolve.arrays import Array, take
 from fedsolve.data import catalog
-from fedsolve.data.federation import Samples, Task, check_range, client_names
+from fedsolve.data.align import align
+from fedsolve.data.federation import client_names
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features import maps
-from fedsolve.features.cache import Progress, extract
+from fedsolve.features.cache import extract
 from fedsolve.features.images import ANY_SIZE
 from fedsolve.ledger.contribution import Contribution, read_bytes
 from fedsolve.ledger.terms import Terms, load_terms, reply
-from fedsolve.ledger.validate import Finding, examine
+from fedsolve.ledger.validate import Census, examine
 from fedsolve.method import Site
 from fedsolve.model import Model
+from fedsolve.progress import Progress
 from fedsolve.rng import derive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Personal:
+class SiteModel:
     """A site's own model, and whether its data are in the sum that it starts from."""
 
     model: Model
@@ -34,15 +38,15 @@ class Personal:
 
 def contribute(
     invitation: Path, data: str, client: str, out: Path, *, features: str = "", progress: Progress | None = None
-) -> Finding:
+) -> Census:
     """Write the contribution of a client, from its data, for the federation that invited it."""
     terms = load_terms(invitation, features)
     train = samples(data, terms.task, client, progress)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
-    finding = examine(terms, sent)
+    census = examine(terms, sent)
     Contribution.of(client, sent).save(out, terms)
-    return finding
+    return census
 
 
 def personal(
@@ -53,36 +57,36 @@ def personal(
     contribution: Path | None = None,
     features: str = "",
     progress: Progress | None = None,
-) -> Personal:
+) -> SiteModel:
     """A client's own model, from its data and the message that the ledger gives to everybody.
 
     Whether its data are in the sum is told by content: the message lists the digests of those who are in. Give the
     `contribution` that was sent, if it was made on another machine, where sums may differ in their last bits.
     """
-    arrays, told = codec.read_file(message)
-    if told.get("made") != "message":
+    arrays, texts = codec.read_file(message)
+    if texts.get("made") != "message":
         raise DataError(f"{message} is not the message of a ledger; `fedsolve ledger solve` writes one")
-    terms, arrays = Terms.read(arrays, told, str(message), features), take("message", arrays)
+    terms, arrays = Terms.read(arrays, texts, str(message), features), take("message", arrays)
     train = samples(data, terms.task, client, progress)
     with threadpool_limits(1, user_api="blas"):
         before, sent, after = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
         digests = {Contribution.of(client, sent).digest}
         if contribution is not None:
             digests.add(Contribution.read(read_bytes(contribution), terms, str(contribution)).digest)
-        counted = bool(digests & set(told["members"].split()))
+        counted = bool(digests & set(texts["members"].split()))
         site = Site(terms.task, train, 1, derive(terms.seed, "personalize", client, 1), counted)
         own = terms.method.personalize(after if counted else before, arrays, site)
-    return Personal(Model(terms.method, terms.task, own.model, client), counted)
+    return SiteModel(Model(terms.method, terms.task, own.model, client), counted)
 
 
 def task_of(data: str, features: str, progress: Progress | None = None) -> Task:
     """The task that a table poses: classes, names, and the shape of its inputs."""
     table = catalog.load(data, progress=progress)
-    found = maps.parse(features)
-    if table.raw == ANY_SIZE and found == maps.Identity():
+    feature_map = maps.parse(features)
+    if table.raw == ANY_SIZE and feature_map == maps.Identity():
         raise DataError(f"the pictures of {data} need a feature map: name it with --features")
-    found.shape(table.raw)  # refuses inputs that the map does not take
-    return Task(table.classes, table.raw, found, table.class_names, table.feature_names)
+    feature_map.shape(table.raw)  # refuses inputs that the map does not take
+    return replace(table.task, features=feature_map)
 
 
 def stated_task(classes: int, inputs: str, features: str) -> Task:
@@ -93,11 +97,9 @@ def stated_task(classes: int, inputs: str, features: str) -> Task:
             raise ValueError
     except ValueError:
         raise ParameterError(f"inputs must be a shape, as in 64 or 28x28; got {inputs!r}") from None
-    if classes < 1:
-        raise ParameterError(f"classes must be an integer of at least 1; got {classes!r}")
-    found = maps.parse(features)
-    found.shape(shape)  # refuses inputs that the map does not take
-    return Task(classes, shape, found)
+    target, feature_map = Classes(classes), maps.parse(features)
+    feature_map.shape(shape)  # refuses inputs that the map does not take
+    return Task(target, shape, feature_map)
 
 
 def samples(data: str, task: Task, client: str, progress: Progress | None = None) -> Samples:
@@ -105,35 +107,21 @@ def samples(data: str, task: Task, client: str, progress: Progress | None = None
 
     Where the data name the owner of each row, the client's own rows are taken.
     """
-    table = catalog.load(data, progress=progress)
-    if table.raw != task.inputs and ANY_SIZE not in (table.raw, task.inputs):
-        raise DataError(f"{data} has inputs of shape {table.raw}; the federation's have {task.inputs}")
-    if task.inputs == ANY_SIZE != table.raw and not (len(table.raw) == 3 and table.raw[2] == 3):
-        raise DataError(f"{data} has inputs of shape {table.raw}; the federation takes pictures")
-    labels: Array = table.labels
-    if table.class_names:
-        labels = np.array(table.class_names)[labels]
-    labels = np.asarray(catalog.class_numbers(labels, task.class_names, data), dtype=np.int64)
-    check_range(labels, task.classes, data)
-    inputs = table.inputs
-    if isinstance(inputs, np.ndarray):
-        inputs = catalog.in_order(inputs, table.feature_names, task.feature_names, data)
-    elif task.inputs != ANY_SIZE:
-        inputs = inputs.stacked()
-    rows = extract(task.features, inputs, progress)
+    table = align(catalog.load(data, progress=progress), task, data)
+    rows, labels = extract(task.features, table.inputs, progress), table.labels
     if table.client is not None:
-        mine = _rows_of(table.client, client)
-        rows, labels = rows[mine], labels[mine]
+        chosen = _rows_of(table.client, client)
+        rows, labels = rows[chosen], labels[chosen]
     return Samples(rows, labels)
 
 
 def _rows_of(owners: Array, client: str) -> Array:
     """Which rows a client owns; numbered owners are also known as client-00, client-01, ..."""
-    known = {str(value): owners == value for value in np.unique(owners)}
+    rows_of = {str(value): owners == value for value in np.unique(owners)}
     if owners.dtype.kind in "iu":
         names = client_names(int(owners.max()) + 1)
-        known |= {names[int(value)]: owners == value for value in np.unique(owners) if value >= 0}
-    if client not in known:
-        raise unknown("client", client, known)
-    rows: Array = known[client]
+        rows_of |= {names[int(value)]: owners == value for value in np.unique(owners) if value >= 0}
+    if client not in rows_of:
+        raise unknown("client", client, rows_of)
+    rows: Array = rows_of[client]
     return rows

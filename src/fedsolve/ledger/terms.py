@@ -15,38 +15,20 @@ import numpy as np
 
 from fedsolve import arrays as named
 from fedsolve import codec, methods, parameters
-from fedsolve.arrays import Array, Arrays, Layout
-from fedsolve.data.federation import Samples, Task
+from fedsolve.arrays import Arrays, Layout
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features import maps
-from fedsolve.features.maps import FeatureMap, difference
+from fedsolve.features.elsewhere import Elsewhere
+from fedsolve.features.maps import difference
 from fedsolve.method import Method, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.rng import check_seed, derive
 
-FORMAT = "1"
+FORMAT = "2"
 PROBE = "client-0"
 _WORDS = {"method": "its method is", "settings": "its settings are", "classes": "its number of classes is"}
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """A feature map that only sites have: the server knows what it is called and how wide it is."""
-
-    specification: str
-    identity: str
-    size: tuple[int, ...]
-
-    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        """As it was found where the map is."""
-        return self.size
-
-    def __call__(self, inputs: Array) -> Array:
-        """Refused."""
-        raise DataError(f"the features {self.specification!r} are computed at the sites, not here")
-
-    def __str__(self) -> str:
-        return self.specification
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +44,9 @@ class Terms:
     ones: int | None = None  # the feature that is always one, where there is one
     bound: float | None = None  # the length that no sample's features exceed, where one is declared
 
+    def __repr__(self) -> str:
+        return f"Terms({self.method.name!r}, {self.task.classes} classes, features {self.task.described[:200]})"
+
     @classmethod
     def make(cls, method: Method, task: Task, *, seed: int = 0, bound: float | None = None) -> Terms:
         """The terms of a method on a task. The method must add up one round of moments; others are refused."""
@@ -70,7 +55,7 @@ class Terms:
         seed = check_seed(seed)
         if method.rounds != 1:
             raise ParameterError(
-                f"a ledger keeps one contribution a client, and {method.name} takes {method.rounds} rounds; use a "
+                f"a ledger keeps one contribution per client, and {method.name} takes {method.rounds} rounds; use a "
                 "closed-form method such as afl, fedhip, apfl or fedprior"
             )
         start = method.init_server(Server(task, 0, derive(seed, "server")))
@@ -104,36 +89,44 @@ class Terms:
 
     @property
     def digest(self) -> str:
-        """Of everything that decides what a contribution means."""
-        told = self.metadata()
-        words = json.dumps({key: told[key] for key in sorted(told) if key not in ("features", "bound", "made", "seed")})
-        found = hashlib.sha256(words.encode())
-        found.update(codec.encode(self.message))
-        return found.hexdigest()[:32]
+        """The digest of everything that decides what a contribution means.
+
+        Its words are those of format 1, so that contributions go to a ledger whichever version made the two.
+        """
+        task = self.task
+        words = {
+            "class_names": json.dumps(task.class_names),
+            "classes": str(task.classes),
+            "feature_names": json.dumps(task.feature_names),
+            "fedsolve": "1",
+            "identity": task.features.identity,
+            "inputs": json.dumps(task.inputs),
+            "layout": json.dumps(self.layout),
+            "method": self.method.name,
+            "ones": json.dumps(self.ones),
+            "settings": json.dumps(parameters.values(self.method)),
+            "width": json.dumps(task.shape),
+        }
+        digest = hashlib.sha256(json.dumps(words).encode())
+        digest.update(codec.encode(self.message))
+        return digest.hexdigest()[:32]
 
     def metadata(self) -> dict[str, str]:
         """All of it but the arrays, as texts."""
-        task = self.task
         return {
             "fedsolve": FORMAT,
             "made": "terms",
             "method": self.method.name,
             "settings": json.dumps(parameters.values(self.method)),
             "seed": str(self.seed),
-            "classes": str(task.classes),
-            "class_names": json.dumps(task.class_names),
-            "feature_names": json.dumps(task.feature_names),
-            "inputs": json.dumps(task.inputs),
-            "features": str(task.features),
-            "identity": task.features.identity,
-            "width": json.dumps(task.shape),
+            "task": self.task.to_text(),
             "layout": json.dumps(self.layout),
             "ones": json.dumps(self.ones),
             "bound": json.dumps(self.bound),
         }
 
     def write(self) -> codec.Bytes:
-        """As bytes, for the server."""
+        """All of it as bytes, for the server."""
         return codec.encode(named.under("start", self.start) | named.under("sent", self.message), self.metadata())
 
     def save(self, path: Path) -> None:
@@ -141,57 +134,61 @@ class Terms:
         codec.write_file(path, named.under("sent", self.message), self.metadata())
 
     @classmethod
-    def read(cls, arrays: Arrays, told: dict[str, str], source: str, features: str | None = None) -> Terms:
-        """From arrays and texts. `features` says where the feature map is here; None: it is not needed here."""
+    def read(cls, arrays: Arrays, texts: dict[str, str], source: str, features: str | None = None) -> Terms:
+        """The terms in arrays and texts. `features` says where the feature map is here; None: it is not needed here."""
         try:
-            if told.get("fedsolve") != FORMAT or "layout" not in told:
-                raise DataError(f"it holds no terms of a federation, format {FORMAT}")
-            inputs, size = tuple(json.loads(told["inputs"])), tuple(json.loads(told["width"]))
-            remote: FeatureMap = Elsewhere(told["features"], told["identity"], size)
-            task = Task(
-                classes=int(told["classes"]),
-                inputs=inputs,
-                features=remote if features is None else maps.parse(features or told["features"]),
-                class_names=tuple(json.loads(told["class_names"])),
-                feature_names=tuple(json.loads(told["feature_names"])),
-            )
-            if task.features.identity != remote.identity:
-                raise DataError(
-                    f"the features here are not the federation's: "
-                    f"{difference(task.described, maps.described(remote, inputs))}"
-                )
-            method = methods.create(told["method"], json.loads(told["settings"]))
-            layout = tuple((str(n), str(kind), tuple(shape)) for n, kind, shape in json.loads(told["layout"]))
-            ones, bound = json.loads(told["ones"]), json.loads(told["bound"])
+            if texts.get("fedsolve") not in ("1", FORMAT) or "layout" not in texts:
+                raise DataError(f"it holds no terms of a federation, format 1 or {FORMAT}")
+            task = _task_of_format_1(texts) if texts["fedsolve"] == "1" else Task.from_text(texts["task"])
+            if features is not None:
+                task = task.with_map(maps.parse(features or str(task.features)))
+            method = methods.create(texts["method"], json.loads(texts["settings"]))
+            layout = tuple((str(n), str(kind), tuple(shape)) for n, kind, shape in json.loads(texts["layout"]))
+            ones, bound = json.loads(texts["ones"]), json.loads(texts["bound"])
             start, sent = named.take("start", arrays), named.take("sent", arrays)
-            return cls(method, task, int(told["seed"]), start, sent, layout, ones, bound)
+            return cls(method, task, int(texts["seed"]), start, sent, layout, ones, bound)
         except FedsolveError as error:
             raise DataError(f"{source} cannot be used: {error}") from error
         except (KeyError, ValueError, TypeError, AttributeError, StopIteration) as error:
             raise DataError(f"{source} is damaged: {type(error).__name__}: {error}") from error
 
-    def refusal(self, told: dict[str, str]) -> str | None:
+    def refusal(self, labels: dict[str, str]) -> str | None:
         """Why something made for other terms cannot be taken; None where they are these."""
-        if told.get("terms") == self.digest:
+        if labels.get("terms") == self.digest:
             return None
-        mine, space = self.metadata(), told.get("space", "unknown")
+        own_labels, space = self.labels(), labels.get("space", "unknown")
         if space != self.task.described:
             return f"its features are not the federation's: {difference(space, self.task.described)}"
         for key, words in _WORDS.items():
-            if told.get(key) != mine[key]:
-                return f"{words} {told.get(key)}, not the federation's {mine[key]}"
+            if labels.get(key) != own_labels[key]:
+                return f"{words} {labels.get(key)}, not the federation's {own_labels[key]}"
         return "it was made for another federation: another start, or other names of classes or columns"
 
     def labels(self) -> dict[str, str]:
         """What a contribution or message says of the terms it was made for."""
-        told = self.metadata()
-        return {"terms": self.digest, "space": self.task.described, **{key: told[key] for key in _WORDS}}
+        return {
+            "terms": self.digest,
+            "space": self.task.described,
+            "method": self.method.name,
+            "settings": json.dumps(parameters.values(self.method)),
+            "classes": str(self.task.classes),
+        }
 
 
 def load_terms(path: Path, features: str = "") -> Terms:
     """The terms in an invitation, with the feature map that is here."""
-    arrays, told = codec.read_file(path)
-    return Terms.read(arrays, told, str(path), features)
+    arrays, texts = codec.read_file(path)
+    return Terms.read(arrays, texts, str(path), features)
+
+
+def _task_of_format_1(texts: dict[str, str]) -> Task:
+    """The task in terms that version 0.1.0 wrote, where its parts stand one by one."""
+    return Task(
+        target=Classes(int(texts["classes"]), tuple(json.loads(texts["class_names"]))),
+        inputs=tuple(json.loads(texts["inputs"])),
+        features=Elsewhere(texts["features"], texts["identity"], tuple(json.loads(texts["width"]))),
+        feature_names=tuple(json.loads(texts["feature_names"])),
+    )
 
 
 def _samples(task: Task) -> tuple[Samples, Samples]:

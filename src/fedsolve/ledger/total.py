@@ -21,7 +21,18 @@ _FLOATS = ("triangle", "cross")
 
 
 class Total:
-    """The sum of moments of one space. It owns its arrays."""
+    """The sum of moments of one space. It owns its arrays.
+
+    >>> import fedsolve as fs
+    >>> large, small = (fs.Moments.of([[value]], [0], classes=1).arrays() for value in (2.0**13, 0.1))
+    >>> total = Total.zero(1, 1)
+    >>> total.add(large)
+    >>> total.add(small)
+    >>> total.take(large)
+    True
+    >>> bool(total.high["triangle"][0] == 0.1**2), 2.0**26 + 0.1**2 - 2.0**26 == 0.1**2
+    (True, False)
+    """
 
     def __init__(self, high: Arrays, low: Arrays | None = None) -> None:
         self._high = {name: np.array(array) for name, array in high.items()}
@@ -31,12 +42,12 @@ class Total:
 
     @classmethod
     def zero(cls, features: int, targets: int) -> Total:
-        """No samples."""
+        """The total of no samples at all."""
         return cls(Moments.zero(features, targets).arrays())
 
     @property
     def high(self) -> Arrays:
-        """The sum, as a method's `aggregate` takes it."""
+        """The sum, correctly rounded, as a method's `aggregate` takes it."""
         return self._high
 
     @property
@@ -45,21 +56,24 @@ class Total:
         return {**self._low, "peak": self._peak}
 
     def add(self, part: Arrays) -> None:
-        """Add moments."""
+        """Add the moments of a client."""
         self._accumulate(part, np.add)
         self._peak = np.maximum(self._peak, self._diagonal())
 
     def take(self, part: Arrays) -> bool:
-        """Take moments out again; whether all digits are there still. A feature that nobody has is zero after it."""
+        """Take the moments of a client out again; whether all digits are there still.
+
+        A feature that nobody else has is zero after it.
+        """
         self._accumulate(part, np.subtract)
         left = np.abs(self._diagonal())
-        gone = np.flatnonzero((left < GONE * self._peak) & (self._peak > 0))
-        if len(gone):
-            self._clear(gone)
-        return not bool(((left < FADED * self._peak) & (left >= GONE * self._peak)).any())
+        is_gone = left < GONE * self._peak
+        is_faded = (left < FADED * self._peak) & ~is_gone
+        self._clear(np.flatnonzero(is_gone))
+        return not bool(is_faded.any())
 
-    def apart(self, other: Total) -> float:
-        """The largest difference to another total, each feature's relative to its size."""
+    def distance(self, other: Total) -> float:
+        """The largest difference to another total, each feature's relative to its size; NaN where one has a NaN."""
         size = np.sqrt(np.maximum(np.abs(self._diagonal()), np.abs(other._diagonal())))
         size = np.where(size > 0, size, 1.0)
         samples = np.sqrt(max(1.0, float(self._high["count"]), float(other._high["count"])))
@@ -67,7 +81,7 @@ class Total:
         square = blas.unpack(gap[0], len(size)) / size[:, None] / size
         cross = gap[1] / (samples * size[:, None])
         count = abs(int(self._high["count"]) - int(other._high["count"]))
-        return float(max(np.abs(square).max(initial=0.0), np.abs(cross).max(initial=0.0), count))
+        return float(np.max([np.abs(square).max(initial=0.0), np.abs(cross).max(initial=0.0), count]))
 
     def _diagonal(self) -> Float:
         return Moments.from_arrays(self._high).diagonal().copy()
@@ -83,9 +97,9 @@ class Total:
         width = len(self._peak)
         for feature in features:
             places = blas.packed_row(width, int(feature))
-            for held in (self._high, self._low):
-                held["triangle"][places] = 0.0
-                held["cross"][feature] = 0.0
+            for half in (self._high, self._low):
+                half["triangle"][places] = 0.0
+                half["cross"][feature] = 0.0
             self._peak[feature] = 0.0
 
 

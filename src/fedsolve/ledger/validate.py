@@ -30,8 +30,8 @@ MOST_SAMPLES = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a contribution says of itself."""
+class Census:
+    """What a contribution says of itself: how many samples of how many classes."""
 
     samples: int
     classes: int  # how many classes it has samples of
@@ -45,8 +45,16 @@ def content(arrays: Arrays) -> str:
     return digest.hexdigest()[:32]
 
 
-def examine(terms: Terms, arrays: Arrays) -> Finding:
-    """Refuse, with the reason, what cannot be the moments of samples of this federation."""
+def examine(terms: Terms, arrays: Arrays) -> Census:
+    """Refuse, with the reason, what cannot be the moments of samples of this federation.
+
+    >>> import fedsolve as fs
+    >>> from fedsolve.ledger.terms import Terms
+    >>> terms = Terms.make(fs.AFL(), fs.Task(classes=3, inputs=(2,)))
+    >>> moments = fs.Moments.of([[1.0, 2.0], [0.5, 0.0]], [0, 2], classes=3)
+    >>> examine(terms, moments.arrays())
+    Census(samples=2, classes=2)
+    """
     layout = named.layout(arrays)
     if layout != terms.layout:
         raise DataError(f"it holds {named.words(layout)}; wanted {named.words(terms.layout)}")
@@ -62,7 +70,7 @@ def examine(terms: Terms, arrays: Arrays) -> Finding:
     _bounds(terms, moments, diagonal, counts)
     present = (moments.cross != 0).any(axis=0)
     _explained(moments, moments.factor(), counts, present)
-    return Finding(count, int(present.sum()))
+    return Census(count, int(present.sum()))
 
 
 def _ones(moments: Moments, ones: int) -> Float:
@@ -74,8 +82,8 @@ def _ones(moments: Moments, ones: int) -> Float:
         raise DataError(f"it says that it has {n} samples, but its column of ones sums to {row[ones]:.10g}")
     if not (counts >= 0).all() or (counts != np.floor(counts)).any() or counts.sum() != n:
         raise DataError(f"its class counts sum to {counts.sum():.10g} of {n} samples, or are not counts")
-    apart = np.abs(moments.cross.sum(axis=1) - row)
-    if not (apart <= EXACT * np.sqrt(n * moments.diagonal()) + EXACT * np.abs(row)).all():
+    gaps = np.abs(moments.cross.sum(axis=1) - row)
+    if not (gaps <= EXACT * np.sqrt(n * moments.diagonal()) + EXACT * np.abs(row)).all():
         raise DataError("its sums over classes are not its sums over samples")
     return counts
 

@@ -48,7 +48,7 @@ def method_class(name: str, settings: Mapping[str, object] | None = None) -> typ
 
 def classes(name: str) -> list[type[Method]]:
     """All classes behind a name of the catalogue."""
-    return [_at(CATALOGUE[name]), *map(_at, VARIANTS.get(name, {}).values())]
+    return [method_class(name), *map(_at, VARIANTS.get(name, {}).values())]
 
 
 def create(name: str, settings: Mapping[str, object] | None = None) -> Method:

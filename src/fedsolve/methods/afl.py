@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.features.maps import ACTIVATIONS, RandomProjection
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant

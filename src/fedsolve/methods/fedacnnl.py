@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
 from fedsolve.families.ridge import calibration

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, take, under
-from fedsolve.data.federation import Samples
+from fedsolve.data.samples import Samples
 from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.averaging import Averaging
 from fedsolve.laws import Law, SharesWith

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, take, under
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import ParameterError
 from fedsolve.families.gradient import settings
 from fedsolve.laws import Law, TrainsAlone

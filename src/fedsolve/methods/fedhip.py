@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, take, under
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site

@@ -26,7 +26,7 @@ from scipy.special import log_softmax, softmax
 
 from fedsolve import blas, parameters
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.ridge import choice, linear
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site

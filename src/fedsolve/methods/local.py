@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsolve import methods, parameters
 from fedsolve.arrays import Array, Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, SendsNothing
 from fedsolve.method import Method, Personal, Purpose, Server, Site

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsolve.arrays import Array, Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.gradient import settings
 from fedsolve.laws import Law, SendsNothing
 from fedsolve.method import Method, Personal, Purpose, Server, Site

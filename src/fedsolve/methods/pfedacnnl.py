@@ -22,7 +22,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, flat, take, under
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
 from fedsolve.families.layered.stages import Stage

@@ -15,8 +15,8 @@ from fedsolve.codec import write_bytes
 from fedsolve.data import catalog
 from fedsolve.errors import FedsolveError
 from fedsolve.features import maps
+from fedsolve.progress import Progress
 from fedsolve.reproduce.recipe import FIGURES, FilledTable, Recipe
-from fedsolve.runtime.drive import Progress
 from fedsolve.study.compare import compare, data_of
 from fedsolve.study.experiment import Settings, method_of
 

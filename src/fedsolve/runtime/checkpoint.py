@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from fedsolve import codec
 from fedsolve.arrays import take, under
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError
+from fedsolve.parameters import whole
 from fedsolve.result import CHECKPOINT, Round, versions
 from fedsolve.runtime.client import Memory
 from fedsolve.runtime.drive import Snapshot
@@ -29,8 +30,7 @@ class Checkpoint:
     identity: Mapping[str, Any] = field(default_factory=dict)  # what must be the same to go on
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 0:
-            raise ParameterError(f"checkpoint must be a number of rounds of at least 1; got {self.every!r}")
+        whole("checkpoint", self.every, 0)
         if self.resume and not self.path.is_file():
             raise DataError(f"there is nothing to resume in {self.folder}: it holds no {CHECKPOINT}")
 
@@ -55,7 +55,7 @@ class Checkpoint:
             "fedsolve-checkpoint": FORMAT,
             "identity": json.dumps(self.identity),
             "round": str(snapshot.round),
-            "history": json.dumps([asdict(line) for line in snapshot.history]),
+            "history": json.dumps([line.json() for line in snapshot.history]),
             "lost": json.dumps(sorted(snapshot.lost)),
             "seconds": json.dumps(dict(snapshot.seconds)),
             "clients": json.dumps(sorted(memory)),
@@ -76,7 +76,7 @@ class Checkpoint:
             snapshot = Snapshot(
                 round=int(head["round"]),
                 state=take("server", arrays),
-                history=tuple(Round(**{**line, "missing": tuple(line["missing"])}) for line in lines),
+                history=tuple(map(Round.read, lines)),
                 lost=frozenset(json.loads(head["lost"])),
                 seconds=json.loads(head["seconds"]),
             )

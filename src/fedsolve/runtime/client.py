@@ -10,9 +10,12 @@ from typing import Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from fedsolve import arrays as named
+from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes, encode, read
-from fedsolve.data.federation import Client, Samples, Task
+from fedsolve.data.federation import Client
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site
@@ -62,9 +65,12 @@ class Request:
 
 
 def assess(method: Method, model: Arrays, test: Samples, task: Task) -> dict[str, Array]:
-    """The tallies of a model on test samples, from which all its figures follow."""
+    """The tally of a model on test samples, from which its figures follow, and its exact area under the ROC curve."""
     scores = method.predict(model, test.inputs, task)
-    return {"correct": np.array(int((np.argmax(scores, axis=1) == test.labels).sum()))}
+    probabilities = method.probabilities(model, scores)
+    tally = metrics.tally(scores, probabilities, test.labels)
+    auc = metrics.exact_auc(probabilities, test.labels)
+    return tally if auc is None else {**tally, "auc": np.array(auc)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,4 +154,6 @@ def _evaluate(
         if shared:
             same = shared.keys() <= model.keys() and all(shared[name] is model[name] for name in shared)
             tally |= named.under("shared", mine if same else assess(method, shared, client.test, task))
+        train, test = (np.bincount(part.labels, minlength=task.classes) for part in (client.train, client.test))
+        tally |= named.under("baseline", metrics.baseline(train, test))
     return tally

@@ -8,23 +8,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Method, Server
-from fedsolve.result import Accuracy, ClientResult, Round
+from fedsolve.metrics import figures
+from fedsolve.model import Model
+from fedsolve.parameters import whole
+from fedsolve.progress import Progress
+from fedsolve.result import ClientResult, Result, Round, Seconds, spreads
 from fedsolve.rng import derive
 from fedsolve.runtime.client import Kind, Request
 from fedsolve.runtime.gather import Gathering, Plain, Tick, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is going on, done, of how many
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
 
@@ -38,6 +41,36 @@ class Outcome:
     history: tuple[Round, ...]
     seconds: Mapping[str, float]
     failed: Mapping[str, str] = field(default_factory=dict)  # clients that were left out, and why: the last reason
+    tallies: Mapping[str, Arrays] = field(default_factory=dict)  # of all test samples together, by whose model
+
+    def result(
+        self,
+        method: Method,
+        task: Task,
+        *,
+        settings: Mapping[str, Any],
+        data: Mapping[str, Any],
+        models: Mapping[str, Model],
+        seconds: float,
+    ) -> Result:
+        """The result of the run: with its settings and data, personal models where they are here, and all seconds."""
+        personal = self.tallies.get("personal", {})
+        return Result(
+            method=method.name,
+            settings=settings,
+            clients=self.clients,
+            history=self.history,
+            seconds=Seconds(**self.seconds, total=seconds),
+            data=data,
+            models=models,
+            shared=Model(method, task, self.shared, "global") if self.shared else None,
+            state=self.state,
+            server=method.figures(self.state),
+            task={"kind": "classes", "count": task.classes, "names": list(task.class_names)},
+            metrics=spreads(self.clients, tally=personal),
+            baseline=figures(self.tallies.get("baseline", {})),
+            confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,15 +112,14 @@ def drive(
     """
     if not 0 < participation <= 1:
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
-    if isinstance(evaluate_every, bool) or not isinstance(evaluate_every, int) or evaluate_every < 1:
-        raise ParameterError(f"eval-every must be an integer of at least 1; got {evaluate_every!r}")
+    whole("eval-every", evaluate_every, 1)
     gathering = gathering or Plain()
     start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
     pace = Pace()
     failed: dict[str, str] = {}
-    results: dict[str, ClientResult] = {}
+    tallies = Tallies(task.classes, tolerate)
     for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
@@ -107,30 +139,29 @@ def drive(
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
-        tallies = Tallies(tolerate)
+        tallies = Tallies(task.classes, tolerate)
         if number % evaluate_every == 0 or number == method.rounds:
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
-        results = tallies.clients
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")
         history.append(
             Round(
                 round=number,
-                accuracy=Accuracy.of(results).mean,
                 bytes_up=replies.received,
                 bytes_down=post.sent + (final.sent if number == method.rounds else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
                 loss=method.figures(state).get("loss"),
+                metrics=_over_clients(tallies),
             )
         )
         if report:
             report(history[-1], method.rounds)
         if keep:
             keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
+    results = {name: tallies.clients[name] for name in sorted(tallies.clients)}
     shared = method.shared(method.message(state, min(results, default=""), "personalize"))
-    ordered = {name: results[name] for name in sorted(results)}
-    return Outcome(state, shared, ordered, tuple(history), clock.seconds, failed)
+    return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums)
 
 
 def _enough(replies: Replies, asked: Sequence[str], least: int, number: int) -> None:
@@ -141,6 +172,12 @@ def _enough(replies: Replies, asked: Sequence[str], least: int, number: int) -> 
     few = f"only {len(replies.answered)} of {len(asked)} clients" if replies.answered else "no client"
     wanted = f", fewer than the {least} that are wanted" if replies.answered else ""
     raise DataError(f"{few} answered in round {number}{wanted}" + (f" ({reasons})" if reasons else ""))
+
+
+def _over_clients(tallies: Tallies) -> dict[str, dict[str, float | None]]:
+    """Mean over clients and figure of all samples together, of each metric."""
+    every = spreads(tallies.clients, tally=tallies.sums.get("personal"))
+    return {name: {"mean": spread.mean, "pooled": spread.pooled} for name, spread in every.items()}
 
 
 def _ticker(progress: Progress | None, number: int, what: str, clients: Sequence[str]) -> Tick:

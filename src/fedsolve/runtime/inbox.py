@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from fedsolve import arrays as named
+from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, read
 from fedsolve.errors import DataError
@@ -147,27 +148,30 @@ def _seconds(head: Mapping[str, str]) -> float | None:
 
 
 class Tallies:
-    """Figures of the clients, by name."""
+    """Figures of the clients, by name, and the sums of their tallies: those of all test samples together."""
 
-    def __init__(self, tolerate: bool) -> None:
+    def __init__(self, classes: int, tolerate: bool) -> None:
         self.clients: dict[str, ClientResult] = {}
+        self.sums: dict[str, dict[str, Array]] = {}  # by whose: "personal", "shared", "baseline"
         self.failed: dict[str, str] = {}
-        self._tolerate = tolerate
+        self._classes, self._tolerate = classes, tolerate
 
     def empty(self) -> Tallies:
-        """A new inbox for figures."""
-        return Tallies(self._tolerate)
+        """A new inbox for figures of the same classes."""
+        return Tallies(self._classes, self._tolerate)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
-        """Read the figures of a client."""
+        """Read the figures of a client, and add its tallies to those of the others."""
         try:
             if isinstance(answer, Failure):
                 raise DataError(answer.reason)
-            self.clients[client] = _read_tally(decode(answer, "its figures"))
+            self.clients[client], tallies = _read_tally(decode(answer, "its figures"), self._classes)
         except DataError as error:
             if not self._tolerate:
                 raise DataError(f"client {client!r}: {error}") from error
             self.failed[client] = str(error)
+            return
+        self._add(tallies)
 
     def merge(self, other: Inbox) -> None:
         """Take over the figures of another inbox."""
@@ -175,17 +179,29 @@ class Tallies:
             raise TypeError(f"cannot merge {type(other).__name__} into Tallies")
         self.clients |= other.clients
         self.failed |= other.failed
+        self._add(other.sums)
+
+    def _add(self, tallies: Mapping[str, Arrays]) -> None:
+        for whose, tally in tallies.items():
+            self.sums[whose] = named.accumulate(self.sums.get(whose), tally)
 
 
-def _read_tally(tally: Arrays) -> ClientResult:
+def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, Arrays]]:
+    """The figures of a client, checked, and its tallies."""
     try:
-        chosen = {name: float(array) for name, array in named.take("chosen", tally).items()}
-        train, test = int(tally["train"]), int(tally["test"])
-        parts = {which: named.take(which, tally) for which in ("personal", "shared")}
-        counts = {which: int(part["correct"]) for which, part in parts.items() if part}
+        chosen = {name: float(array) for name, array in named.take("chosen", answer).items()}
+        train, test = int(answer["train"]), int(answer["test"])
+        figures: dict[str, dict[str, float]] = {}
+        tallies: dict[str, Arrays] = {}
+        for whose in ("personal", "shared", "baseline"):
+            tally = named.take(whose, answer)
+            if tally:
+                exact = {"auc": float(tally.pop("auc"))} if "auc" in tally else {}
+                metrics.check(tally, classes, "its figures")
+                if int(tally["count"]) != test or not all(0 <= value <= 1 for value in exact.values()):
+                    raise ValueError(f"{int(tally['count'])} of {test} samples, area {exact.get('auc')}")
+                figures[whose], tallies[whose] = metrics.figures(tally) | exact, tally
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"its figures are incomplete: {error}") from error
-    if not all(0 <= count <= test and test > 0 for count in counts.values()):
-        raise DataError(f"its figures cannot be: {counts} right of {test}")
-    shares = {name: count / test for name, count in counts.items()}
-    return ClientResult(train, test, shares.get("personal"), shares.get("shared"), chosen=chosen)
+        raise DataError(f"its figures are incomplete or cannot be: {error}") from error
+    client = ClientResult(train, test, figures.get("personal", {}), figures.get("shared", {}), chosen=chosen)
+    return client, tallies

@@ -17,16 +17,20 @@ from threadpoolctl import threadpool_limits
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.codec import Bytes, encode, read
-from fedsolve.data.federation import Federation, Samples, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
-from fedsolve.result import Result, Seconds
+from fedsolve.parameters import whole
+from fedsolve.progress import Progress
+from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
-from fedsolve.runtime.drive import Progress, Report, drive
+from fedsolve.runtime.drive import Report, drive
 from fedsolve.runtime.gather import Gathering, Tick
 from fedsolve.runtime.inbox import Inbox, Witness
 
@@ -270,8 +274,7 @@ def run(
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
     if not isinstance(federation, Federation):
         raise ParameterError(f"run takes a Federation, as Table.split makes; got {type(federation).__name__}")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ParameterError(f"workers must be an integer of at least 0; got {workers!r}")
+    whole("workers", workers, 0)
     seed = check_seed(seed)
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:
@@ -304,15 +307,11 @@ def run(
             gathering=gathering,
         )
     task = federation.task
-    return Result(
-        method=method.name,
+    return outcome.result(
+        method,
+        task,
         settings=settings,
-        clients=outcome.clients,
-        history=outcome.history,
-        seconds=Seconds(**outcome.seconds, total=time.perf_counter() - started),
         data={"name": federation.name, "fingerprint": federation.fingerprint},
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
-        shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
-        state=outcome.state,
-        server=method.figures(outcome.state),
+        seconds=time.perf_counter() - started,
     )

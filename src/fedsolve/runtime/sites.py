@@ -11,22 +11,23 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedsolve import codec, methods
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
-from fedsolve.data.federation import Client, Federation, Samples, Table, Task, Unread, check_name
+from fedsolve.data.align import align
+from fedsolve.data.federation import Client, Federation, check_name
+from fedsolve.data.table import Table
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
+from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.runtime.client import Memory, Request, handle
@@ -47,7 +48,7 @@ class Job:
     version: str = VERSION  # of fedsolve at the server
 
     def create(self) -> Method:
-        """The method."""
+        """The method with its parameters."""
         return methods.create(self.method, self.set)
 
 
@@ -57,22 +58,8 @@ class Description:
 
     name: str
     version: str
-    classes: int
-    class_names: tuple[str, ...]
-    inputs: tuple[int, ...]
-    feature_names: tuple[str, ...]
-    space: str  # the feature space in words
+    task: Task  # that its data alone pose
     samples: int
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What all sites agreed on; with the job it makes the task."""
-
-    classes: int
-    class_names: tuple[str, ...]
-    inputs: tuple[int, ...]
-    feature_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +71,7 @@ class Rules:
     wait: float = 120.0  # seconds for the expected to appear
     timeout: float = 1800.0  # seconds for an answer
     participation: float = 1.0
-    evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs a message a site
+    evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs one message per site
     keys: Mapping[str, str] = field(default_factory=dict)  # the public key of each site, where nodes have keys
 
     def __post_init__(self) -> None:
@@ -94,19 +81,22 @@ class Rules:
                 raise ParameterError(f"{shown} must be a number of at least {low}; got {getattr(self, name)!r}")
 
 
-def to_text(value: Job | Description | Terms) -> str:
-    """As JSON."""
-    return json.dumps(asdict(value))
+def to_text(value: Job | Description) -> str:
+    """A job or a description as JSON; a task in it as its own text."""
+    shown = {item.name: getattr(value, item.name) for item in fields(value)}
+    return json.dumps({name: part.to_text() if isinstance(part, Task) else part for name, part in shown.items()})
 
 
 def from_text(kind: type[Any], text: str) -> Any:
     """The inverse of `to_text`."""
     try:
-        found = json.loads(text)
-        known = {item.name for item in fields(kind)}
-        if not isinstance(found, dict) or set(found) != known:
-            raise ValueError(f"wanted {', '.join(sorted(known))}")
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        values = json.loads(text)
+        names = {item.name for item in fields(kind)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise ValueError(f"wanted {', '.join(sorted(names))}")
+        if "task" in values:
+            values["task"] = Task.from_text(values["task"])
+        return kind(**values)
     except (ValueError, TypeError) as error:
         raise DataError(f"not a {kind.__name__.lower()} that this version of fedsolve understands: {error}") from error
 
@@ -116,55 +106,55 @@ class Site(Protocol):
 
     @property
     def name(self) -> str:
-        """The client's."""
+        """The name of the client."""
         ...
 
     @property
     def state(self) -> Path:
-        """Its folder."""
+        """The folder of its memory and its models."""
         ...
 
     def describe(self, job: Job) -> Description:
         """What it tells about its data."""
         ...
 
-    def client(self, job: Job, terms: Terms) -> tuple[Task, Client]:
-        """The common task, and its own data as samples of it."""
+    def client(self, job: Job, task: Task) -> tuple[Task, Client]:
+        """The common task with the feature map that is here, and its own data as samples of it."""
         ...
 
 
 # --- agreement ---
 
 
-def agree(descriptions: Mapping[str, Description], job: Job) -> tuple[Task, Terms]:
+def shared_text(task: Task, job: Job) -> str:
+    """A task as all sites are told it: the text is the same wherever the files of the feature map lie."""
+    return replace(task, features=Elsewhere(job.features, task.features.identity, task.shape)).to_text()
+
+
+def agree(descriptions: Mapping[str, Description], job: Job) -> Task:
     """The task that all sites share, or an error that names the site that differs and says in what."""
     features = maps.parse(job.features)
-    every = [descriptions[name] for name in sorted(descriptions)]
-    inputs = Counter(site.inputs for site in every).most_common(1)[0][0]
-    wanted = maps.described(features, inputs)
-    for site in every:
-        if site.space != wanted:
-            words = maps.difference(site.space, wanted)
-            raise DataError(f"site {site.name!r} has other features than the rest: {words}; nothing was added up")
-    texts = [site.name for site in every if site.class_names]
-    numbers = [site.name for site in every if not site.class_names]
+    tasks = {name: descriptions[name].task for name in sorted(descriptions)}
+    inputs = Counter(task.inputs for task in tasks.values()).most_common(1)[0][0]
+    space = maps.described(features, inputs)
+    for name, task in tasks.items():
+        if task.described != space:
+            words = maps.difference(task.described, space)
+            raise DataError(f"site {name!r} has other features than the rest: {words}; nothing was added up")
+    texts = [name for name, task in tasks.items() if task.class_names]
+    numbers = [name for name, task in tasks.items() if not task.class_names]
     if texts and numbers:
         raise DataError(
             f"the labels of site {texts[0]!r} are texts, those of site {numbers[0]!r} numbers; use one or the other"
         )
-    class_names = tuple(sorted(set().union(*(site.class_names for site in every))))
-    columns = next((site.feature_names for site in every if site.feature_names), ())
-    for site in every:
-        odd = sorted(set(columns) ^ set(site.feature_names))
-        if site.feature_names and odd:
-            raise DataError(f"the columns of site {site.name!r} are not those of the rest: {', '.join(odd[:5])} differ")
-    terms = Terms(len(class_names) or max(site.classes for site in every), class_names, inputs, columns)
-    return Task(terms.classes, inputs, features, class_names, columns), terms
-
-
-def own_terms(site: Description) -> Terms:
-    """What would be agreed on if all sites were like this one."""
-    return Terms(site.classes, site.class_names, site.inputs, site.feature_names)
+    class_names = tuple(sorted(set().union(*(task.class_names for task in tasks.values()))))
+    columns = next((task.feature_names for task in tasks.values() if task.feature_names), ())
+    for name, task in tasks.items():
+        odd = sorted(set(columns) ^ set(task.feature_names))
+        if task.feature_names and odd:
+            raise DataError(f"the columns of site {name!r} are not those of the rest: {', '.join(odd[:5])} differ")
+    classes = len(class_names) or max(task.classes for task in tasks.values())
+    return Task(Classes(classes, class_names), inputs, features, columns)
 
 
 # --- a site with data of its own ---
@@ -172,7 +162,7 @@ def own_terms(site: Description) -> Terms:
 
 @dataclass(frozen=True)
 class FileSite:
-    """A site whose data are a file or a folder of its own, read at most once; so one object serves one message."""
+    """A site whose data are a file or a folder of its own."""
 
     name: str
     data: str
@@ -188,82 +178,40 @@ class FileSite:
         return cls(config["client"], config["data"], Path(config["state"]), str(config.get("features", "")))
 
     def describe(self, job: Job) -> Description:
-        """What its file holds: sizes, shapes and names."""
+        """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
-        table, task = self._table, self._task(job)
-        return Description(
-            name=self.name,
-            version=VERSION,
-            classes=table.classes,
-            class_names=table.class_names,
-            inputs=task.inputs,
-            feature_names=table.feature_names,
-            space=task.described,
-            samples=len(table.labels),
-        )
+        table, features = self._rows(job), self._features(job)
+        return Description(self.name, VERSION, replace(table.task, features=features), len(table.labels))
 
-    def client(self, job: Job, terms: Terms) -> tuple[Task, Client]:
+    def client(self, job: Job, task: Task) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test."""
         features = self._features(job)
-        table = _in_common_order(self._rows(job), terms, self.name)
+        common = task.with_map(features)
+        try:
+            table = align(self._rows(job), task, self.data)
+        except DataError as error:
+            raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
+        if not isinstance(job.test, str):
+            table = replace(table, test=None)
         if features != maps.Identity():
             table = table.with_features(features)
-        own = replace(table, client=self._owned(table)).split("by-client", seed=job.seed, test=job.test)
-        return own.task, own.clients[self.name]
+        federation = table.owned_by(self.name, seed=job.seed, test=job.test)
+        return common, federation.clients[self.name]
 
     def _features(self, job: Job) -> maps.FeatureMap:
         return maps.parse(self.features or job.features)
 
-    def _task(self, job: Job) -> Task:
-        features, table = self._features(job), self._table
-        return Task(table.classes, self._pixels.shape[1:] if features == maps.Identity() else table.raw, features)
+    def _rows(self, job: Job) -> Table:
+        """Its file, read once per message; pictures that no map reads must have one size, and are read to know it."""
+        return self._stacked if self._features(job) == maps.Identity() else self._table
 
     @cached_property
     def _table(self) -> Table:
         return catalog.load(self.data)
 
     @cached_property
-    def _pixels(self) -> Array:
-        """Its inputs as one array; pictures must then have one size, and be read to know it."""
-        inputs = self._table.inputs
-        return inputs if isinstance(inputs, np.ndarray) else inputs.stacked()
-
-    def _rows(self, job: Job) -> Table:
-        """Its table with a test set where the job asks for it, and pictures as arrays where no map reads them."""
-        table, test = self._table, self._table.test if isinstance(job.test, str) else None
-        if self._features(job) != maps.Identity():
-            return replace(table, test=test)
-        if isinstance(test, Unread):
-            test = Samples(test.inputs.stacked(), test.labels)
-        return replace(table, inputs=self._pixels, raw=self._pixels.shape[1:], test=test)
-
-    def _owned(self, table: Table) -> NDArray[np.str_]:
-        """All rows are the site's, whatever its file says of clients."""
-        return np.full(len(table.labels), self.name)
-
-
-def _in_common_order(table: Table, terms: Terms, name: str) -> Table:
-    """The same rows with classes numbered, and columns ordered, as all sites agreed."""
-    place = {known: number for number, known in enumerate(terms.class_names)}
-    strange = sorted(set(table.class_names) - set(place))
-    if strange or table.classes > terms.classes:
-        raise DataError(
-            f"the data of site {name!r} changed since it described them: {strange or table.classes} classes"
-        )
-    if table.class_names:
-        numbers = np.array([place[known] for known in table.class_names], dtype=np.int64)
-        test = table.test
-        if test is not None:
-            test = replace(test, labels=numbers[test.labels])
-        table = replace(table, labels=numbers[table.labels], test=test)
-    if table.feature_names and table.feature_names != terms.feature_names:
-        order = [table.feature_names.index(column) for column in terms.feature_names]
-        test = table.test
-        if isinstance(test, Samples):
-            test = replace(test, inputs=test.inputs[:, order])
-        if isinstance(table.inputs, np.ndarray):
-            table = replace(table, inputs=table.inputs[:, order], test=test)
-    return replace(table, classes=terms.classes, class_names=terms.class_names, feature_names=terms.feature_names)
+    def _stacked(self) -> Table:
+        return self._table.stacked()
 
 
 # --- a site that is part of an experiment on one machine ---
@@ -278,21 +226,12 @@ class SplitSite:
     state: Path
 
     def describe(self, job: Job) -> Description:
-        """Of its share."""
-        task, own = self.federation.task, self.federation.clients[self.name]
-        return Description(
-            name=self.name,
-            version=VERSION,
-            classes=task.classes,
-            class_names=task.class_names,
-            inputs=task.inputs,
-            feature_names=task.feature_names,
-            space=task.described,
-            samples=len(own.train) + len(own.test),
-        )
+        """The task of the federation, and how many samples are this client's."""
+        client = self.federation.clients[self.name]
+        return Description(self.name, VERSION, self.federation.task, len(client.train) + len(client.test))
 
-    def client(self, job: Job, terms: Terms) -> tuple[Task, Client]:
-        """Its share."""
+    def client(self, job: Job, task: Task) -> tuple[Task, Client]:
+        """The federation's task, and this client's share of the data."""
         return self.federation.task, self.federation.clients[self.name]
 
 
@@ -304,16 +243,16 @@ def opening(job: Job, space: str, message: Arrays) -> Bytes:
     return Request("update", 1, job.seed, space, message).write()
 
 
-def assumption(terms: Terms, request: Bytes) -> str:
-    """The digest of what an answer depends on, beside the job and the site's data."""
-    return hashlib.sha256(to_text(terms).encode() + b"\0" + request).hexdigest()
+def assumption(task: str, request: Bytes) -> str:
+    """The digest of what an answer depends on, beside the job and the site's data: the task's text and the request."""
+    return hashlib.sha256(task.encode() + b"\0" + request).hexdigest()
 
 
-def respond(site: Site, job: Job, terms: Terms, data: Bytes, run: str) -> Bytes:
+def respond(site: Site, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
     """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it."""
     method, request = job.create(), Request.read(data)
-    task, client = site.client(job, terms)
-    # The first update starts from nothing; what an answer under other terms left behind is no memory.
+    task, client = site.client(job, common)
+    # The first update starts from nothing; what an answer for another task left behind is no memory.
     memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)
     memory, answer = handle(method, task, client, memory, request)
     if memory.model is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from fedsolve import methods, parameters
 from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
-from fedsolve.runtime.drive import Progress
+from fedsolve.progress import Progress
 from fedsolve.study.experiment import Prepared, Settings, execute, method_of, prepare
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed

@@ -17,15 +17,18 @@ import numpy as np
 
 from fedsolve import methods, parameters
 from fedsolve.data import catalog
-from fedsolve.data.federation import Federation, Table, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.table import Table
+from fedsolve.data.task import Task
 from fedsolve.errors import ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
+from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
-from fedsolve.runtime.drive import Progress, Report
+from fedsolve.runtime.drive import Report
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
 
@@ -210,6 +213,7 @@ def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table
     features, table = maps.parse(settings.features), table_of(settings, progress)
     if not isinstance(settings.test, str):
         table = replace(table, test=None)  # nobody asks for it, so it needs no features
+    table.check_classes()  # before features that take time
     started = time.perf_counter()
     if features != maps.Identity():
         table = table.with_features(features, progress)

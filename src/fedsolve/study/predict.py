@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from numpy.typing import NDArray
 
 from fedsolve.arrays import Array
 from fedsolve.codec import write_bytes
-from fedsolve.data import catalog, images
-from fedsolve.data.federation import check_labels
+from fedsolve.data import folders
+from fedsolve.data.align import align
+from fedsolve.data.files import NAMES, read_columns
+from fedsolve.data.samples import check_inputs
+from fedsolve.data.table import Table
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.features.cache import Progress
+from fedsolve.features.images import Inputs
 from fedsolve.model import Model, load_model
+from fedsolve.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +34,9 @@ class Predictions:
     scores: Array
     accuracy: float | None
     files: tuple[str, ...] = ()  # of pictures in a folder
+
+    def __repr__(self) -> str:
+        return f"Predictions({len(self.labels)} samples, accuracy {self.accuracy})"
 
 
 def predict_file(
@@ -45,35 +54,41 @@ def predict_file(
     model = load_model(model_path, features=features)
     if data_path.is_dir():
         return _predict_folder(model, data_path, skip_broken, progress)
-    columns = catalog.read_columns(data_path)
+    columns, source = read_columns(data_path), str(data_path)
     if "x" not in columns:
-        raise DataError(f"{data_path} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
-    names = tuple(columns[catalog.NAMES].tolist()) if catalog.NAMES in columns else ()
-    inputs = catalog.in_order(columns["x"], names, model.task.feature_names, str(data_path))
+        raise DataError(f"{source} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
+    truth = None
+    if columns["x"].shape[:1] == (0,):  # a table needs samples, predictions do not
+        inputs: Inputs = columns["x"]
+    else:
+        table = align(_table(columns, model.task, source), model.task, source)
+        inputs, truth = table.inputs, table.labels if "y" in columns else None
     try:
         scores = model.scores(inputs, progress)
     except DataError as error:
-        raise DataError(f"{data_path}: {error}") from error
+        raise DataError(f"{source}: {error}") from error
     labels = np.argmax(scores, axis=1)
-    accuracy = None
-    if "y" in columns and len(labels):
-        truth = check_labels(
-            catalog.class_numbers(columns["y"], model.task.class_names, str(data_path)), str(data_path)
-        )
-        if len(truth) != len(labels):
-            raise DataError(f"{data_path}: {len(labels)} inputs but {len(truth)} labels")
-        accuracy = float((labels == truth).mean())
+    accuracy = None if truth is None else float((labels == truth).mean())
     return Predictions(labels, _names(labels, model), scores, accuracy)
 
 
+def _table(columns: Mapping[str, Array], task: Task, source: str) -> Table:
+    """The samples of a file whose classes are the model's; where it has no labels, of any class."""
+    inputs = check_inputs(columns["x"], source)
+    labels = task.target.read(columns["y"], source) if "y" in columns else np.zeros(len(inputs), dtype=np.int64)
+    names = tuple(columns[NAMES].tolist()) if NAMES in columns else ()
+    return Table.make(source, inputs, labels, class_names=task.class_names, feature_names=names)
+
+
 def _names(labels: NDArray[np.int64], model: Model) -> list[str]:
-    known = model.task.class_names
-    return [known[i] if known else str(i) for i in labels]
+    """The name of each class, or its number where classes have none."""
+    names = model.task.class_names
+    return [names[i] if names else str(i) for i in labels]
 
 
 def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progress | None) -> Predictions:
     """The class of each picture below a folder; compared with the folders it lies in, where those are classes."""
-    pictures, _ = images.look(root, images.find(root), skip_broken=skip_broken, progress=progress)
+    pictures, _ = folders.look(root, folders.find(root), skip_broken=skip_broken, progress=progress)
     scores = model.scores(pictures, progress)
     labels = np.argmax(scores, axis=1)
     names, truth = _names(labels, model), [path.parent.name for path in pictures.files]
@@ -83,8 +98,8 @@ def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progr
     return Predictions(labels, names, scores, accuracy, tuple(str(path.relative_to(root)) for path in pictures.files))
 
 
-def write_predictions(found: Predictions, path: Path) -> None:
-    """Write a .csv (label, then a score a class) or an .npz (`label`, `scores`): whole, or not at all."""
+def write_predictions(predictions: Predictions, path: Path) -> None:
+    """Write a .csv (label, then one score per class) or an .npz (`label`, `scores`): whole, or not at all."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".npz"):
         raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
@@ -94,14 +109,14 @@ def write_predictions(found: Predictions, path: Path) -> None:
         raise DataError(f"{path} is a folder; name a file")
     if suffix == ".npz":
         binary = io.BytesIO()
-        np.savez(binary, label=found.labels, scores=found.scores)
+        np.savez(binary, label=predictions.labels, scores=predictions.scores)
         write_bytes(path, binary.getvalue())
         return
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    files = [[file] for file in found.files] or [[]] * len(found.names)
-    scores = [f"score_{number}" for number in range(found.scores.shape[1])]
-    writer.writerow([*["file"] * bool(found.files), "label", *scores])
-    for file, name, row in zip(files, found.names, found.scores.tolist(), strict=True):
+    files = [[file] for file in predictions.files] or [[]] * len(predictions.names)
+    scores = [f"score_{number}" for number in range(predictions.scores.shape[1])]
+    writer.writerow([*["file"] * bool(predictions.files), "label", *scores])
+    for file, name, row in zip(files, predictions.names, predictions.scores.tolist(), strict=True):
         writer.writerow([*file, name, *row])
     write_bytes(path, text.getvalue().encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedsolve.arrays import Array, Arrays, take, under
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.families.gradient import settings
 from fedsolve.method import Purpose, Server
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.families.gradient.networks import as_arrays, one_thread, rebuild, sample_shape, seeded
 from fedsolve.families.gradient.settings import Training

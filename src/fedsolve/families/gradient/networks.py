@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
 
 try:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.families.gradient.networks import as_arrays, as_tensor, one_thread, rebuild, sample_shape, seeded
 from fedsolve.families.gradient.settings import Training

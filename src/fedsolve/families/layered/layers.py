@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.data.federation import Samples, Task
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.families.layered import forward
 from fedsolve.families.layered.description import Network
 from fedsolve.families.layered.stages import Stage

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array, Arrays, Float, flat
-from fedsolve.data.federation import Samples
+from fedsolve.data.samples import Samples
 from fedsolve.families.ridge.calibration import sharpness_of_sums
 from fedsolve.features.maps import FeatureMap
 from fedsolve.method import Site

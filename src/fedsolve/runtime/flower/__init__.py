@@ -1,7 +1,7 @@
 """The round loop over Flower: a transport on a `Grid`, the two apps, and both on one machine. Only this imports flwr.
 
 Two kinds of message: "query.hello", to which a site answers with its name and what its data look like, and
-"query.request", which carries a `loop.Request` and the terms that all sites agreed on. Nothing else is kept between
+"query.request", which carries a `client.Request` and the task that all sites agreed on. Nothing else is kept between
 messages, since in a deployment Flower starts a new process for each.
 """
 

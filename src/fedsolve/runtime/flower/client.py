@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsolve import codec
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
 from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
@@ -16,13 +17,12 @@ from fedsolve.runtime.sites import (
     FileSite,
     Job,
     Site,
-    Terms,
     assumption,
     forget,
     from_text,
     opening,
-    own_terms,
     respond,
+    shared_text,
     to_text,
 )
 
@@ -59,14 +59,14 @@ def _describe(site: Site, message: Message, run: str) -> RecordDict:
     job = from_text(Job, str(head["job"]))
     description = site.describe(job)
     texts = {"description": to_text(description)}
-    space = maps.in_words(str(head.get("features", "")), description.inputs)
-    if "body" not in message.content or description.space != space:  # with other features it says no more than that
+    task = description.task
+    space = maps.in_words(str(head.get("features", "")), task.inputs)
+    if "body" not in message.content or task.described != space:  # with other features it says no more than that
         return RecordDict({"head": ConfigRecord(dict(texts))})
-    terms = own_terms(description)
-    request = opening(job, description.space, codec.decode(unpacked(message.content)))
-    texts["assumed"] = assumption(terms, request)
+    request = opening(job, task.described, codec.decode(unpacked(message.content)))
+    texts["assumed"] = assumption(shared_text(task, job), request)
     try:
-        answer = respond(site, job, terms, request, run)
+        answer = respond(site, job, task, request, run)
     except (FedsolveError, OSError) as error:
         return RecordDict({"head": ConfigRecord({**texts, "failed": str(error)})})
     return RecordDict({"head": ConfigRecord(dict(texts)), "body": packed(answer)})
@@ -74,8 +74,8 @@ def _describe(site: Site, message: Message, run: str) -> RecordDict:
 
 def _respond(site: Site, message: Message, context: Context) -> RecordDict:
     head = message.content.config_records["head"]
-    job, terms = from_text(Job, str(head["job"])), from_text(Terms, str(head["terms"]))
-    return RecordDict({"body": packed(respond(site, job, terms, unpacked(message.content), _run(context)))})
+    job, task = from_text(Job, str(head["job"])), Task.from_text(str(head["task"]))
+    return RecordDict({"body": packed(respond(site, job, task, unpacked(message.content), _run(context)))})
 
 
 def _reply(message: Message, context: Context, work: Callable[[], RecordDict]) -> Message:

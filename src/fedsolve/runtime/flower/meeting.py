@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays, same
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.method import Method, Server
@@ -47,7 +47,9 @@ class Opening:
         keys = bool(rules.sites) and all(name in rules.keys for name in rules.sites)
         if method.rounds > 1 or not keys or rules.participation < 1:
             return None
-        first, second = (_first_message(method, task, job, rules) for task in (Task(2, (3,)), Task(3, (5,))))
+        first, second = (
+            _first_message(method, task, job, rules) for task in (Task(Classes(2), (3,)), Task(Classes(3), (5,)))
+        )
         if first is None or second is None or not same(first, second):
             return None
         return cls(first, maps.parse(job.features).identity, folder)

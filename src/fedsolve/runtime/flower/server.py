@@ -18,13 +18,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import codec, parameters
 from fedsolve.arrays import Arrays
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError
 from fedsolve.method import Method
-from fedsolve.model import Model
 from fedsolve.moments import Moments
-from fedsolve.result import Result, Seconds
-from fedsolve.runtime.drive import Outcome, Progress, drive
+from fedsolve.progress import Progress
+from fedsolve.result import Result
+from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.inbox import Witness
@@ -66,7 +66,7 @@ def serve(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
             opening = Opening.of(method, job, rules, Path(folder))
         nodes, descriptions, early = meet(grid, job, rules, say, opening)
-        task, terms = agree(descriptions, job)
+        task = agree(descriptions, job)
         samples = sum(site.samples for site in descriptions.values())
         say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
         if method.rounds > 1:
@@ -75,7 +75,7 @@ def serve(
         outcome = drive(
             method,
             task,
-            FlowerTransport(grid, nodes, job, terms, task, rules.timeout, early),
+            FlowerTransport(grid, nodes, job, task, rules.timeout, early),
             seed=job.seed,
             participation=rules.participation,
             tolerate=True,
@@ -146,15 +146,5 @@ def result_of(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rul
         "runtime": "flower",
         **{item.name: getattr(rules, item.name) for item in fields(rules) if item.name != "keys"},
     }
-    return Result(
-        method=method.name,
-        settings=settings,
-        clients=outcome.clients,
-        history=outcome.history,
-        seconds=Seconds(**outcome.seconds, total=seconds),
-        data={"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)},
-        models={},
-        shared=Model(method, task, outcome.shared, "global") if outcome.shared else None,
-        state=outcome.state,
-        server=method.figures(outcome.state),
-    )
+    data = {"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)}
+    return outcome.result(method, task, settings=settings, data=data, models={}, seconds=seconds)

@@ -25,12 +25,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import codec
-from fedsolve.data.federation import Federation, Task
+from fedsolve.data.federation import Federation
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.progress import Progress
 from fedsolve.result import Result
-from fedsolve.runtime.drive import Outcome, Progress
+from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Witness

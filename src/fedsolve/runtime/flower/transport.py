@@ -12,12 +12,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.codec import Bytes
-from fedsolve.data.federation import Task
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.runtime.flower.messages import REQUEST, failure, packed, unpacked
 from fedsolve.runtime.gather import Tick
 from fedsolve.runtime.inbox import Failure, Inbox
-from fedsolve.runtime.sites import Job, Terms, assumption, to_text
+from fedsolve.runtime.sites import Job, assumption, shared_text, to_text
 
 IN_FLIGHT = 256_000_000  # bytes that may lie at the SuperLink at once, about
 WINDOW = (4, 64)  # messages in flight, at least and at most, whatever their size
@@ -39,7 +39,7 @@ def window(largest: int) -> int:
 class Early:
     """The answer to a first request that came with a hello."""
 
-    assumed: str  # the digest of the terms and the request that it answers
+    assumed: str  # the digest of the task and the request that it answers
     path: Path  # where it waits for its turn
 
 
@@ -65,14 +65,13 @@ class FlowerTransport:
         grid: Grid,
         nodes: Mapping[str, int],
         job: Job,
-        terms: Terms,
         task: Task,
         timeout: float,
         early: Mapping[str, Early | Failure] | None = None,
     ):
         self._grid, self._nodes, self._timeout = grid, dict(nodes), timeout
-        self._terms, self._early = terms, dict(early or {})
-        self._head = {"job": to_text(job), "terms": to_text(terms)}
+        self._early = dict(early or {})
+        self._head = {"job": to_text(job), "task": shared_text(task, job)}
         self._largest = 4 * task.width**2  # bytes of an answer: half a Gram matrix, until one is there
         self._measured = False
         self._last: tuple[Bytes, ArrayRecord] | None = None
@@ -105,7 +104,7 @@ class FlowerTransport:
     def _send(self, client: str, data: Bytes, connected: set[int]) -> _Sent:
         deadline = time.monotonic() + self._timeout
         early = self._early.pop(client, None)
-        if isinstance(early, Failure) or (early and early.assumed == assumption(self._terms, data)):
+        if isinstance(early, Failure) or (early and early.assumed == assumption(self._head["task"], data)):
             return _Sent(client, None, deadline, early)
         if self._nodes[client] not in connected:
             return _Sent(client, None, deadline)

@@ -1,4 +1,4 @@
-"""Pictures in folders, one folder a class: found, looked at once, and read when they are needed."""
+"""Pictures in folders, one folder per class: listed, looked at once, and read when they are needed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +18,10 @@ from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError
 from fedsolve.features import cache
 from fedsolve.features.images import Picture
+from fedsolve.progress import Progress
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SHOWN = 10  # broken files named in a message
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +34,17 @@ class Images:
     def __len__(self) -> int:
         return len(self.files)
 
+    def __repr__(self) -> str:
+        return f"Images({len(self)} pictures)"
+
     def __iter__(self) -> Iterator[Picture]:
-        for path, wanted in zip(self.files, self.digests, strict=True):
+        for path, digest in zip(self.files, self.digests, strict=True):
             try:
                 data = path.read_bytes()
                 picture = decode(data)
             except (BrokenImage, OSError) as error:
                 raise DataError(f"{path} cannot be read: {error}") from error
-            if hashlib.sha256(data).hexdigest() != wanted:
+            if hashlib.sha256(data).hexdigest() != digest:
                 raise DataError(f"{path} was changed while it was used; run again")
             yield picture
 
@@ -50,11 +52,11 @@ class Images:
         return Images(self.files[rows], self.digests[rows])
 
     def take(self, rows: NDArray[np.int64]) -> Images:
-        """Those in these rows."""
+        """The pictures in these rows."""
         return Images(tuple(self.files[row] for row in rows), tuple(self.digests[row] for row in rows))
 
     def digest(self) -> bytes:
-        """Of the content of all."""
+        """The digest of the content of all pictures."""
         return hashlib.sha256("".join(self.digests).encode()).digest()
 
     def stacked(self) -> Picture:
@@ -68,8 +70,17 @@ class Folder:
 
     images: Images
     classes: tuple[str, ...]  # of each picture
-    clients: tuple[str, ...]  # of each picture, where there is a folder a client
+    clients: tuple[str, ...]  # of each picture, where there is one folder per client
     skipped: tuple[str, ...]  # broken files and what is wrong with them
+    layout: str  # how classes were read from folders, in words
+
+    def __repr__(self) -> str:
+        return f"Folder({len(self.images)} pictures, {len(set(self.classes))} classes, {len(self.skipped)} skipped)"
+
+
+def has_pictures(root: Path) -> bool:
+    """Whether there is a folder with a picture somewhere in it."""
+    return any(path.suffix.lower() in ENDINGS for path in root.rglob("*"))
 
 
 def find(root: Path) -> list[Path]:
@@ -85,10 +96,10 @@ def read(root: Path, *, skip_broken: bool = False, progress: Progress | None = N
     files = find(root)
     depths = {len(path.relative_to(root).parts) for path in files}
     if depths not in ({2}, {3}):
-        found = " and ".join(str(depth - 1) for depth in sorted(depths))
+        levels = " and ".join(str(depth - 1) for depth in sorted(depths))
         raise DataError(
-            f"{root} must hold a folder a class with pictures in it, or a folder a client with such folders; its "
-            f"pictures lie {found} folders deep"
+            f"{root} must hold one folder per class with pictures in it, or one folder per client with such folders; "
+            f"its pictures lie {levels} folders deep"
         )
     images, skipped = look(root, files, skip_broken=skip_broken, progress=progress)
     places = [path.relative_to(root).parts for path in images.files]
@@ -97,7 +108,16 @@ def read(root: Path, *, skip_broken: bool = False, progress: Progress | None = N
         classes=tuple(parts[-2] for parts in places),
         clients=tuple(parts[0] for parts in places) if depths == {3} else (),
         skipped=skipped,
+        layout=_layout(places[0]),
     )
+
+
+def _layout(place: tuple[str, ...]) -> str:
+    """How the class of a picture at this place was read, and how to mend a folder that is laid out otherwise."""
+    pattern, way = "CLASS/FILE", "give each class a folder of its own"
+    if len(place) == 3:
+        pattern, way = "CLIENT/CLASS/FILE", f"if {place[0]!r} is a class, move its pictures up to {place[0]}/FILE"
+    return f"folders of pictures are read as {pattern}, so {'/'.join(place)} is of class {place[-2]!r}; {way}"
 
 
 def look(
@@ -121,16 +141,16 @@ def look(
 
 def stacked(names: Sequence[str], pictures: Iterable[Picture]) -> Picture:
     """Pictures of one size in one array."""
-    found: list[Picture] = []
+    rows: list[Picture] = []
     for name, picture in zip(names, pictures, strict=True):
-        if found and picture.shape != found[0].shape:
-            (h, w), (high, wide) = found[0].shape[:2], picture.shape[:2]
+        if rows and picture.shape != rows[0].shape:
+            (h, w), (high, wide) = rows[0].shape[:2], picture.shape[:2]
             raise DataError(
                 f"pictures of different sizes ({names[0]} {w} x {h}, {name} {wide} x {high}) need a feature map that "
                 "takes them, as in --features onnx:FILE or --features efficientnet-lite0"
             )
-        found.append(picture)
-    return np.stack(found)
+        rows.append(picture)
+    return np.stack(rows)
 
 
 class BrokenImage(Exception):
@@ -169,21 +189,21 @@ def _looked_at(root: Path, files: Sequence[Path], progress: Progress | None) -> 
     notes = home / "folders" / f"{key}.json" if home else None
     if notes is not None and notes.is_file():
         try:
-            known = [(str(digest), str(said)) for digest, said in json.loads(notes.read_text())]
-            if len(known) == len(files):
-                return known
+            outcomes = [(str(digest), str(fault)) for digest, fault in json.loads(notes.read_text())]
+            if len(outcomes) == len(files):
+                return outcomes
         except (ValueError, TypeError):
             pass  # damaged: looked at again
-    found = []
+    outcomes = []
     with ThreadPoolExecutor() as pool:
         for done, outcome in enumerate(pool.map(_look, files), 1):
-            found.append(outcome)
+            outcomes.append(outcome)
             if progress and (done % 100 == 0 or done == len(files)):
                 progress("looking at pictures", done, len(files))
     if notes is not None:
         notes.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(notes, json.dumps(found).encode())
-    return found
+        write_bytes(notes, json.dumps(outcomes).encode())
+    return outcomes
 
 
 def _look(path: Path) -> tuple[str, str]:

@@ -1,0 +1,105 @@
+"""Samples, and the checks that inputs and labels pass once, before anything is computed from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsolve.arrays import Array, finite
+from fedsolve.errors import DataError
+from fedsolve.features.images import ANY_SIZE, Inputs, Pictures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Inputs (n, ...) and their class numbers (n,), read-only.
+
+    >>> Samples(np.zeros((4, 3)), np.array([0, 1, 1, 0]))
+    Samples(4 samples, inputs float64 (3,))
+    """
+
+    inputs: Array
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self)} samples, inputs {self.inputs.dtype} {self.inputs.shape[1:]})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unread:
+    """Samples whose pictures are still in their files."""
+
+    inputs: Pictures
+    labels: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"Unread({len(self.labels)} pictures)"
+
+
+def read_only(inputs: Array, labels: NDArray[np.int64]) -> Samples:
+    """Samples of views that cannot be written to, so that no method changes what it is given."""
+    inputs, labels = inputs.view(), labels.view()
+    inputs.flags.writeable = labels.flags.writeable = False
+    return Samples(inputs, labels)
+
+
+def shape_of(inputs: Inputs) -> tuple[int, ...]:
+    """The shape of one input; `ANY_SIZE` for pictures in their files."""
+    return inputs.shape[1:] if isinstance(inputs, np.ndarray) else ANY_SIZE
+
+
+def check_inputs(inputs: ArrayLike, whose: str) -> Array:
+    """Inputs as an array of finite numbers, one row per sample."""
+    try:
+        x = np.asarray(inputs)
+    except ValueError as error:
+        raise DataError(f"{whose}: inputs must form one array; got rows of different lengths ({error})") from error
+    if x.ndim < 2 or x.dtype.kind not in "biuf" or 0 in x.shape[1:]:
+        raise DataError(
+            f"{whose}: inputs must be an array of numbers, one row per sample; got {x.dtype}{list(x.shape)}"
+        )
+    if x.dtype.kind == "f" and not finite(x):
+        bad = np.argwhere(~np.isfinite(x))[0]
+        raise DataError(f"{whose}: inputs must be finite; got {x[tuple(bad)]} in row {bad[0]}, column {bad[1]}")
+    if x.dtype == np.float16 or x.dtype.kind == "b":
+        x = x.astype(np.float32)
+    return x
+
+
+def check_labels(labels: ArrayLike, whose: str) -> NDArray[np.int64]:
+    """Labels as integers from 0 on; floats count where they are whole numbers."""
+    try:
+        y = np.asarray(labels)
+    except ValueError as error:
+        raise DataError(f"{whose}: labels must be one integer per sample ({error})") from error
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        raise DataError(f"{whose}: labels must be one integer per sample; got {y.dtype}{list(y.shape)}")
+    if y.dtype.kind == "f":
+        odd = np.flatnonzero(~(np.floor(y) == y) | ~np.isfinite(y))
+        if len(odd):
+            raise DataError(f"{whose}: labels must be integers; got {y[odd[0]]} in row {odd[0]}")
+    if len(y) and not float(y.max()) < 2**53:
+        row = int(np.argmax(y))
+        raise DataError(f"{whose}: labels must be integers from 0 on; got {y[row]} in row {row}")
+    if len(y) and y.min() < 0:
+        row = int(np.argmin(y))
+        raise DataError(f"{whose}: labels must be integers from 0 on; got {y[row]} in row {row}")
+    return y.astype(np.int64)
+
+
+def check_range(labels: NDArray[np.int64], classes: int, whose: str) -> None:
+    """Refuse labels that are not below the number of classes."""
+    if len(labels) and labels.max() >= classes:
+        row = int(np.argmax(labels))
+        raise DataError(f"{whose}: labels must be integers from 0 to {classes - 1}; got {labels[row]} in row {row}")
+
+
+def check_plausible(classes: int, samples: int, whose: str) -> None:
+    """Refuse labels that are no class numbers (postcodes, years): each number up to them would be a class."""
+    if classes > 1000 + 10 * samples:
+        raise DataError(f"{whose}: labels run up to {classes - 1} for {samples} samples; number the classes from 0 on")

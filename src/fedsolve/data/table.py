@@ -1,0 +1,278 @@
+"""Tables: all samples in one place, before they are spread over clients."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsolve.arrays import Array
+from fedsolve.data.federation import Client, Federation, check_name, client_names, federation_of
+from fedsolve.data.partition import ByClient, Partition, Rows, parse, top_up
+from fedsolve.data.samples import (
+    Samples,
+    Unread,
+    check_inputs,
+    check_labels,
+    check_plausible,
+    check_range,
+    read_only,
+    shape_of,
+)
+from fedsolve.data.task import Classes, Target, Task
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.features.cache import extract
+from fedsolve.features.images import Inputs, Pictures
+from fedsolve.features.maps import FeatureMap, Identity
+from fedsolve.parameters import whole
+from fedsolve.progress import Progress
+from fedsolve.rng import derive
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Samples in one place, before they are spread over clients.
+
+    >>> Table.make("wards", [[0.1], [2.0], [1.5]], [0, 1, 1])
+    Table('wards', 3 samples, 2 classes, inputs (1,), features identity)
+    """
+
+    name: str
+    inputs: Inputs
+    labels: NDArray[np.int64]
+    target: Target
+    test: Samples | Unread | None = None  # an official test set
+    client: NDArray[Any] | None = None  # the natural owner of each row
+    feature_names: tuple[str, ...] = ()
+    features: FeatureMap = field(default_factory=Identity)  # that made the inputs
+    raw: tuple[int, ...] = ()  # the shape of one input before that
+    skipped: tuple[str, ...] = ()  # files that were left out, and why
+    layout: str = ""  # how labels were found in folders, in words
+
+    def __repr__(self) -> str:
+        return (
+            f"Table({reprlib.repr(self.name)}, {len(self.labels)} samples, {self.classes} classes, "
+            f"inputs {self.raw}, features {str(self.features)[:200]})"
+        )
+
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        inputs: ArrayLike | Pictures,
+        labels: ArrayLike,
+        *,
+        test: tuple[ArrayLike | Pictures, ArrayLike] | None = None,
+        client: ArrayLike | None = None,
+        class_names: Sequence[str] = (),
+        feature_names: Sequence[str] = (),
+        skipped: Sequence[str] = (),
+        layout: str = "",
+    ) -> Table:
+        """A checked table."""
+        x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, name)
+        y, shape = check_labels(labels, name), shape_of(x)
+        if len(x) != len(y):
+            raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels")
+        if not len(x):
+            raise DataError(f"{name} holds no samples")
+        official = None if test is None else _official(name, *test, shape)
+        top = max(int(part.max(initial=0)) for part in (y, *([official.labels] if official is not None else [])))
+        classes = len(class_names) or top + 1
+        check_plausible(classes, len(y), name)
+        check_range(y, classes, name)
+        if official is not None:
+            check_range(official.labels, classes, f"{name}, test")
+        owners = None if client is None else np.asarray(client)
+        if owners is not None and owners.shape != (len(x),):
+            raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
+        if owners is not None and owners.dtype.kind not in "iuU":
+            raise DataError(f"{name}: 'client' must hold integers or texts; got {owners.dtype}")
+        return cls(
+            name,
+            x,
+            y,
+            Classes(classes, tuple(class_names)),
+            official,
+            owners,
+            tuple(feature_names),
+            raw=shape,
+            skipped=tuple(skipped),
+            layout=layout,
+        )
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.target.count
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes in order, where they have some."""
+        return self.target.names
+
+    @property
+    def task(self) -> Task:
+        """The task that this table poses."""
+        return Task(self.target, self.raw, self.features, self.feature_names)
+
+    def sample(self, limit: int, seed: int = 0) -> Table:
+        """At most `limit` of its rows, drawn by the seed, in their order. An official test set stays whole."""
+        limit = whole("limit", limit, 1)
+        if limit >= len(self.labels):
+            return self
+        rows = np.sort(derive(seed, "limit").permutation(len(self.labels))[:limit])
+        inputs = self.inputs[rows] if isinstance(self.inputs, np.ndarray) else self.inputs.take(rows)
+        owners = None if self.client is None else self.client[rows]
+        return replace(self, inputs=inputs, labels=self.labels[rows], client=owners)
+
+    def with_features(self, features: FeatureMap, progress: Progress | None = None) -> Table:
+        """The same table with its inputs replaced by their features, from the cache where they take time."""
+        features.shape(self.raw)  # refuses inputs that the map does not take
+        rows = extract(features, self.inputs, progress)
+        test = self.test
+        if test is not None:
+            test = read_only(extract(features, test.inputs, progress), test.labels)
+        return replace(self, inputs=rows, test=test, features=features)
+
+    def stacked(self) -> Table:
+        """The same table with its pictures, which must have one size, in one array."""
+        if isinstance(self.inputs, np.ndarray):
+            return self
+        inputs, test = self.inputs.stacked(), self.test
+        if isinstance(test, Unread):
+            test = read_only(test.inputs.stacked(), test.labels)
+        return replace(self, inputs=inputs, test=test, raw=inputs.shape[1:])
+
+    def check_classes(self) -> None:
+        """Refuse a table whose labels are all equal: every method is right about all of it."""
+        if self.labels.min() < self.labels.max():
+            return
+        label = self.class_names[self.labels[0]] if self.class_names else self.labels[0]
+        raise DataError(
+            f"{self.name}: all labels are equal ({str(label)!r}, {len(self.labels)} samples), so there is nothing to "
+            f"tell apart; {self.layout or 'give samples of two classes or more'}"
+        )
+
+    def split(
+        self,
+        partition: Partition | str,
+        *,
+        clients: int | None = None,
+        seed: int = 0,
+        test: float | str = 0.2,
+        min_samples: int = 2,
+    ) -> Federation:
+        """Spread the rows over clients, and give each client a test set.
+
+        `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
+        proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
+        from the largest; natural clients are left as they are.
+        """
+        if isinstance(partition, str):
+            partition = parse(partition)
+        min_samples = whole("min-samples", min_samples, 1)
+        self.check_classes()
+        natural = isinstance(partition, ByClient)
+        table = self.stacked()
+        names, owners = table._owners(natural, clients)
+        if len(names) > len(self.labels):
+            raise DataError(f"{len(names)} clients are more than the {len(self.labels)} samples of {self.name}")
+        rng = derive(seed, "partition")
+        parts = partition(owners if owners is not None else self.labels, len(names), rng)
+        parts, moved = (parts, 0) if natural else top_up(parts, min_samples, rng)
+        return table._spread(parts, names, seed, test, moved)
+
+    def owned_by(self, client: str, *, seed: int = 0, test: float | str = 0.2) -> Federation:
+        """All rows as those of one client, whatever the table says of owners: a site's file, of one class or more.
+
+        >>> Table.make("ward", [[0.1], [2.0]], [1, 1]).owned_by("ward-a", test=0.0).clients["ward-a"]
+        Client('ward-a', 2 train, 0 test)
+        """
+        check_name(client)
+        return self.stacked()._spread([np.arange(len(self.labels))], [client], seed, test)
+
+    def _spread(self, parts: list[Rows], names: list[str], seed: int, test: float | str, moved: int = 0) -> Federation:
+        """The federation in which each client has its part of the rows, less what it is tested on."""
+        table_inputs = np.asarray(self.inputs)
+        train, tests = self._test_rows(table_inputs, parts, names, seed, test)
+        # Rows are put in client order once; every client then is a view of one array.
+        order = np.concatenate(train)
+        inputs, labels = table_inputs[order], self.labels[order]
+        ends = np.cumsum([len(rows) for rows in train])
+        clients = {}
+        for name, rows, end, held_out in zip(names, train, ends, tests, strict=True):
+            place = slice(end - len(rows), end)
+            clients[name] = Client(name, read_only(inputs[place], labels[place]), held_out)
+        return federation_of(self.task, clients, self.name, moved)
+
+    def _owners(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
+        """The names of the clients, and the owner of each row where the table says it."""
+        if not natural:
+            return client_names(whole("clients", 20 if clients is None else clients, 1)), None
+        if self.client is None:
+            raise DataError(f"{self.name} has no column 'client', so it cannot be split by-client")
+        values = np.unique(self.client)
+        if clients is not None and clients != len(values):
+            raise ParameterError(f"{self.name} has {len(values)} natural clients; got clients={clients}: leave it out")
+        if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
+            return client_names(len(values)), self.client
+        names = [str(value) for value in values]
+        for name in names:
+            check_name(name)
+        return names, self.client
+
+    def _test_rows(
+        self, inputs: Array, parts: list[Rows], names: list[str], seed: int, test: float | str
+    ) -> tuple[list[Rows], list[Samples]]:
+        """The rows that each client trains on, and the samples it is tested on."""
+        if isinstance(test, str):
+            if test not in ("official", "global"):
+                raise ParameterError(f"test must be a share from 0 to 1, 'official' or 'global'; got {test!r}")
+            if not isinstance(self.test, Samples):
+                raise DataError(f"{self.name} has no official test set; use a share of each client's data (test=0.2)")
+            if test == "global":
+                return parts, [self.test] * len(parts)
+            return parts, self._deal(parts, self.test, derive(seed, "test"))
+        if not 0 <= test < 1:
+            raise ParameterError(f"test must be a share from 0 up to but not including 1; got {test!r}")
+        train, tests = [], []
+        for name, rows in zip(names, parts, strict=True):
+            shuffled = derive(seed, "test", name).permutation(rows)
+            # At least one sample for testing where there are two, and always one for training.
+            held = min(len(rows) - 1, max(round(test * len(rows)), 1 if test > 0 else 0))
+            train.append(np.sort(shuffled[held:]))
+            held_out = np.sort(shuffled[:held])
+            tests.append(read_only(inputs[held_out], self.labels[held_out]))
+        return train, tests
+
+    def _deal(self, parts: list[Rows], test: Samples, rng: np.random.Generator) -> list[Samples]:
+        """Each class of the official test set, dealt out in proportion to the clients' training counts."""
+        counts = np.stack([np.bincount(self.labels[rows], minlength=self.classes) for rows in parts])
+        dealt: list[list[Rows]] = [[] for _ in parts]
+        for label in range(self.classes):
+            rows = rng.permutation(np.flatnonzero(test.labels == label))
+            total = counts[:, label].sum()
+            if total == 0 or not len(rows):
+                continue  # nobody trains on this class, so nobody is tested on it
+            ends = np.round(np.cumsum(counts[:, label]) * (len(rows) / total)).astype(np.int64)[:-1]
+            for pieces, piece in zip(dealt, np.split(rows, ends), strict=True):
+                pieces.append(piece)
+        shares = [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *pieces])) for pieces in dealt]
+        return [read_only(test.inputs[rows], test.labels[rows]) for rows in shares]
+
+
+def _official(name: str, inputs: ArrayLike | Pictures, labels: ArrayLike, shape: tuple[int, ...]) -> Samples | Unread:
+    """A checked test set whose inputs have the shape of the others."""
+    y = check_labels(labels, f"{name}, test")
+    x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, f"{name}, test")
+    if len(x) != len(y) or shape_of(x) != shape:
+        raise DataError(
+            f"{name}: the test set has {len(x)} inputs of shape {shape_of(x)} and {len(y)} labels; "
+            f"wanted inputs of shape {shape} and as many labels"
+        )
+    return read_only(x, y) if isinstance(x, np.ndarray) else Unread(x, y)
