@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 import fedsolve as fs
 from fedsolve import blas
-from fedsolve.arrays import Arrays
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
 from fedsolve.families.ridge import linear
@@ -180,8 +179,8 @@ def streams(
     settings = sorted({setting for setting, _ in wanted})
     rows = fs.Table.make("rows", np.arange(len(y), dtype=np.float64)[:, None], y)
     splits = {s: split_rows(rows.split(fs.dirichlet(s[1]), clients=s[0], seed=seed)) for s in settings}
-    server = Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server"))
-    seeds = fs.APFL().init_server(server)["seeds"]
+    here = Server(Task(Classes(int(y.max()) + 1), x.shape[1:]), 0, derive(seed, "server"))
+    seeds = fs.APFL().init_server(here)["seeds"]
     refine = {int(width): RandomProjection(int(width), "relu", int(seeds[1]))(x) for width in ranges["d_refine"]}  # type: dict[int, Floats]
     priors = {setting: {} for setting in settings}  # type: dict[tuple[int, float], dict[str, NDArray[Any]]]
     widths = {int(width) for width in ranges["d_primary"]} if "apfl grid" in {name for _, name in wanted} else set()
@@ -200,20 +199,15 @@ def streams(
                     priors[setting][f"d_primary={width} gamma={gamma:g}"] = scores
             if width == wide and (setting, "apfl wide") in wanted:
                 method = fs.APFL(d_primary=wide)
-                state = method.aggregate({"seeds": seeds}, total.arrays(), server)
+                state = method.aggregate({"seeds": seeds}, total.arrays(), here)
                 scores = phi @ state["weight"].astype(np.float32)
                 psi = refine[method.d_refine]
-                accuracy = apfl_accuracy(method, scores, state, psi, y, split)
+                accuracy = apfl_accuracy(method, scores, float(state["leverage"]), psi, y, split)
                 yield setting, "apfl wide", {"auto": accuracy}
         del phi
     for setting, split in splits.items():
         if (setting, "apfl grid") in wanted:
             yield setting, "apfl grid", apfl_grid(refine, y, split, priors.pop(setting), ranges["beta"], ranges["lam"])
-
-
-def site(task: Task, rows: NDArray[Any], labels: NDArray[Any]) -> Site:
-    """A client whose reply the server has."""
-    return Site(task, Samples(rows, labels), 1, derive(0), counted=True)
 
 
 def without_ones(moments: fs.Moments) -> fs.Moments:
@@ -237,7 +231,8 @@ def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], spl
     method, task = fs.FedPrior(), Task(Classes(total.targets), (phi.shape[1],))
     message, right = Knowledge.of(total, method.shrink).arrays(), []
     for train, test in split:
-        model, _ = method.personalize({}, message, site(task, phi[train], y[train]))
+        site = Site(task, Samples(phi[train], y[train]), 1, derive(0, "personalize"), counted=True)
+        model = method.personalize({}, message, site).model
         right.append(float((method.predict(model, phi[test], task).argmax(1) == y[test]).mean()))
     return float(np.mean(right))
 
@@ -245,21 +240,18 @@ def fedprior_accuracy(total: fs.Moments, phi: NDArray[Any], y: NDArray[Any], spl
 def apfl_accuracy(
     method: fs.APFL,
     scores: NDArray[Any],
-    state: Arrays,
+    leverage: float,
     psi: Floats,
     y: NDArray[Any],
     split: list[tuple[Rows, Rows]],
 ) -> float:
     """Mean accuracy over clients of APFL, each choosing its beta and lam; `scores` of the shared stream on all rows."""
     right = []
-    leverage, sharpness = float(state["leverage"]), float(state["sharpness"])
-    task = Task(Classes(scores.shape[1]), psi.shape[1:])
     for train, test in split:
         classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]
         unseen = classes - targets / (1.0 - leverage)
-        own = site(task, psi[train], y[train])
-        (beta, lam), _ = method._choose(unseen, psi[train], targets, own, sharpness)
+        (beta, lam), _ = method._choose(unseen, psi[train], targets, y[train], 1.0)
         weights = solve(fs.Moments.of(psi[train], targets), beta, solver="auto").weights
         hits = (scores[test] + lam * (psi[test] @ weights)).argmax(1) == y[test]
         right.append(float(hits.mean()))

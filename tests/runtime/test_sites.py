@@ -54,9 +54,9 @@ def test_what_is_told_holds_no_values(tmp_path: Path) -> None:
 def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,label", "1,well", "3,ill")
     task = sites.agree(described(site), JOB)
-    ward(tmp_path, "a", "age,label", "1,well", "3,dead")
+    later = ward(tmp_path, "a", "age,label", "1,well", "3,dead")  # the next message finds a new process
     with pytest.raises(fs.DataError, match=r"the data of site 'a' are not what all agreed on: .*unknown class 'dead'"):
-        site.client(JOB, task)
+        later.client(JOB, task)
 
 
 def test_a_site_with_another_map_computes_nothing(tmp_path: Path) -> None:

@@ -143,6 +143,13 @@ def _digits(name: str, argument: str, seed: int) -> Table:
     return Table.make("digits", inputs, labels)
 
 
+def _wards(name: str, argument: str, seed: int) -> Table:
+    """The invented patients of five wards that README and docs use; examples/make_wards.py wrote them."""
+    if argument:
+        raise ParameterError(f"data set 'wards' takes no argument; got {name!r}")
+    return table_of(read_columns(Path(__file__).with_name("wards.csv")), name)
+
+
 def _synthetic(name: str, argument: str, seed: int) -> Table:
     """Synthetic(a, b) of Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.1.
 
@@ -195,6 +202,7 @@ def _hub(name: str, argument: str, seed: int) -> Table:
 _NAMED: dict[str, Callable[[str, str, int], Table]] = {
     "hf": _hub,
     "digits": _digits,
+    "wards": _wards,
     "synthetic": _synthetic,
     **dict.fromkeys((*archives.IDX_SETS, *archives.CIFAR_SETS), _image_set),
 }

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
@@ -105,7 +106,7 @@ class APFL(Method):
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
         unseen = classes - targets / (1.0 - leverage)
-        chosen, sharpness = self._choose(unseen, rows, targets, site, float(message["sharpness"]))
+        chosen, sharpness = self._choose(unseen, rows, targets, train.labels, float(message["sharpness"]))
         beta, lam = chosen
         solution = solve(Moments.of(rows, targets), beta, solver="auto")
         model = {name: message[name] for name in ("seeds", "weight")}
@@ -113,7 +114,7 @@ class APFL(Method):
         return Personal(model, {"beta": beta, "lam": lam})
 
     def _choose(
-        self, prior: Float, rows: Float, targets: Float, site: Site, sharpness: float
+        self, prior: Float, rows: Float, targets: Float, labels: NDArray[np.int64], sharpness: float
     ) -> tuple[tuple[float, float], float]:
         """Beta and lam together, by leave-one-out; of equals the first, which is lam = 0: the shared stream.
 
@@ -131,7 +132,6 @@ class APFL(Method):
         for beta in betas:
             gain = path.ridge(beta)
             refined[beta] = left_out(targets, path.fitted(gain), path.leverage(gain))
-        labels = site.train.labels
         best = choice.best(pairs, (prior + lam * refined[beta] for beta, lam in pairs), labels)
         return best, calibration.sharpness(prior + best[1] * refined[best[0]], labels, sharpness)
 
