@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,9 +90,11 @@ def test_a_site_loads_little() -> None:
 
 
 def test_help_answers_at_once() -> None:
+    """In seconds of work, which do not depend on what else the machine does."""
     best = 10.0
     for _ in range(5):
-        started = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-m", "fedsolve", "--help"], capture_output=True, check=True)
-        best = min(best, time.perf_counter() - started)
+        after = os.times()
+        best = min(best, sum(after[2:4]) - sum(before[2:4]))  # of children, user and system
     assert best < 0.5

@@ -63,10 +63,9 @@ def test_a_saved_model_gives_the_same_scores_bit_for_bit(tmp_path: Path, method:
 
 
 def test_a_model_file_holds_weight_and_all_it_takes_to_predict(tmp_path: Path, model: fs.Model) -> None:
-    from safetensors import safe_open
-
+    safetensors = pytest.importorskip("safetensors")
     model.save(tmp_path / "m.safetensors")
-    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+    with safetensors.safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         assert file.get_tensor("weight").shape == (5, 3)  # features x classes
         metadata = file.metadata()
     assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task"}

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.arrays import take
@@ -20,7 +19,8 @@ from fedsolve.families.gradient.settings import EXAMPLES, MODELS, Training
 from fedsolve.methods import create
 from fedsolve.rng import derive
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'fedsolve[torch]'")
+from safetensors.numpy import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
 from fedsolve.families.gradient import networks, training, zoo  # noqa: E402
