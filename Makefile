@@ -5,6 +5,7 @@ DEMO := .venv
 DEV := .venv-dev
 BARE := .venv-bare
 OLDEST := .venv-oldest
+DOCS := .venv-docs
 
 # Tests on real data are skipped unless FEDSOLVE_DATA names a folder that has them.
 ifneq ($(wildcard ../shared/data),)
@@ -17,7 +18,7 @@ SIDE_BY_SIDE := -n $(JOBS) --dist worksteal
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 TESTERS := pytest hypothesis pytest-timeout pytest-xdist
 
-.PHONY: demo test test-long test-bare test-oldest lint types bench clean
+.PHONY: demo test test-long test-bare test-oldest lint types bench docs clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedsolve run
@@ -48,6 +49,10 @@ types: $(DEV)/ready
 bench: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks
 
+# Into build/site, without torch; whatever is wrong with a page or a reference stops it.
+docs: $(DOCS)/ready
+	$(DOCS)/bin/mkdocs build --strict
+
 define new_environment
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(@D)
@@ -70,5 +75,9 @@ $(OLDEST)/ready: pyproject.toml constraints-oldest.txt
 	$(new_environment) -c constraints-oldest.txt -e . $(TESTERS)
 	touch $@
 
+$(DOCS)/ready: pyproject.toml constraints.txt
+	$(new_environment) -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

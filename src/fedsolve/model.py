@@ -6,6 +6,7 @@ import json
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +27,14 @@ FORMAT = "2"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """Predicts from raw inputs, of the shape the federation had them in."""
+    """Predicts from raw inputs, of the shape the federation had them in.
+
+    >>> import fedsolve as fs
+    >>> table = fs.load("digits")
+    >>> model = fs.run(fs.FedHiP(), table.split("iid", clients=3)).models["client-00"]
+    >>> model.predict(table.inputs[:3]), model.predict_proba(table.inputs[:3]).shape
+    (array([0, 1, 2]), (3, 10))
+    """
 
     method: Method
     task: Task
@@ -78,6 +86,14 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue.
 
     `features` says where its backbone is here, if that is not where it was: "onnx:FILE". It must be the same one.
+
+    >>> import tempfile
+    >>> import fedsolve as fs
+    >>> model = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3)).shared
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "model.safetensors")
+    ...     fs.load_model(Path(folder) / "model.safetensors").owner
+    'global'
     """
     arrays, metadata = codec.read_file(Path(path))
     if metadata.get("fedsolve") not in ("1", FORMAT):
@@ -86,6 +102,8 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     try:
         task = _task(metadata, features)
         settings = json.loads(metadata["settings"])
+        if metadata["fedsolve"] == "1":
+            arrays, settings = _of_format_1(arrays, metadata["method"], settings)
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
         if method.name != metadata["method"]:
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
@@ -100,6 +118,16 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)
+
+
+def _of_format_1(
+    arrays: dict[str, Array], method: str, settings: dict[str, Any]
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What version 0.1.0 wrote, as it is now: networks held their number of classes, and `local` all its parameters."""
+    if method == "local":
+        ridge = {name: settings.pop(name) for name in ("ridge", "intercept")}
+        settings = ridge if settings["model"] == "ridge" else settings
+    return {name: array for name, array in arrays.items() if name != "classes"}, settings
 
 
 def _task(metadata: dict[str, str], features: str) -> Task:

@@ -118,6 +118,13 @@ class Moments:
 
         Class numbers stand for one-hot rows of width `classes`. `intercept` appends a feature that is always
         one. Peak memory is O(m^2 + block * m), whatever the number of samples.
+
+        >>> x, y = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), [0, 1, 1]
+        >>> whole, parts = Moments.of(x, y), Moments.of(x[:1], y[:1], classes=2) + Moments.of(x[1:], y[1:])
+        >>> whole.gram.tolist(), whole.cross.tolist(), whole.count
+        ([[3.0, 3.0], [3.0, 5.0]], [[1.0, 2.0], [0.0, 3.0]], 3)
+        >>> np.array_equal(whole.triangle, parts.triangle), np.array_equal(whole.cross, parts.cross)
+        (True, True)
         """
         rows = flat(np.atleast_1d(inputs))
         targets = np.asarray(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import platform
@@ -23,6 +24,8 @@ from fedsolve.model import Model, load_model
 FORMAT = 2
 READ = (1, 2)  # the formats that can be read
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
+REPORT = "report.html"  # may lie beside a result, and goes when another takes its place
+SHOWN = 30  # clients in a table of a notebook
 Whose: TypeAlias = Literal["personal", "shared", "alone"]  # the client's model, the global one, that of training alone
 
 
@@ -154,11 +157,15 @@ class Seconds:
 class Result:
     """The outcome of a run, at its last round.
 
+    >>> import tempfile
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5)
     >>> result = fs.run(fs.AFL(ridge=1.0), federation)
     >>> round(result.accuracy.mean, 2), sorted(result.metrics)[:3]
-    (0.92, ['accuracy', 'auc', 'balanced_accuracy'])
+    (0.95, ['accuracy', 'auc', 'balanced_accuracy'])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fs.Result.load(result.save(Path(folder) / "run")).accuracy == result.accuracy
+    True
     """
 
     method: str
@@ -190,6 +197,31 @@ class Result:
         """A figure over clients, of their personal models, of the global one, or of training alone."""
         every = self.metrics if whose == "personal" else spreads(self.clients, whose)
         return every.get(metric, Spread())
+
+    def _repr_html_(self) -> str:
+        """Figures as a notebook shows them: over clients, then per client, the least accurate first."""
+        share = {
+            name: "-" if value is None else f"{100 * value:.1f} %" for name, value in asdict(self.accuracy).items()
+        }
+        kinds = [
+            kind
+            for kind in ("accuracy", "alone", "shared")
+            if any(getattr(c, kind) is not None for c in self.clients.values())
+        ]
+        heads = "".join(f"<th>{'global' if kind == 'shared' else kind}</th>" for kind in kinds)
+        lines = []
+        for name in sorted(self.clients, key=lambda name: self.clients[name].accuracy or 0.0)[:SHOWN]:
+            client = self.clients[name]
+            values = [getattr(client, kind) for kind in kinds]
+            cells = "".join(f"<td>{'-' if value is None else f'{100 * value:.1f} %'}</td>" for value in values)
+            lines.append(f"<tr><td>{html.escape(name)}</td><td>{client.train}</td><td>{client.test}</td>{cells}</tr>")
+        left = len(self.clients) - len(lines)
+        return (
+            f"<p><b>{html.escape(self.method)}</b>: accuracy {share['mean']} over {len(self.clients)} clients, "
+            f"{share['pooled']} of all test samples, worst tenth {share['worst_decile']}</p>"
+            f"<table><tr><th>client</th><th>train</th><th>test</th>{heads}</tr>{''.join(lines)}</table>"
+            + (f"<p>and {left} more</p>" if left > 0 else "")
+        )
 
     @property
     def rounds(self) -> int:
@@ -344,7 +376,7 @@ def replaceable(target: Path) -> bool:
         return True
     models = target / "models"
     strange = [path for path in models.iterdir() if path.suffix != ".safetensors"] if models.is_dir() else []
-    if strange or not held <= {"result.json", "state.safetensors", "models", CHECKPOINT}:
+    if strange or not held <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
         return False
     try:
         return bool(json.loads((target / "result.json").read_text())["format"] in READ)

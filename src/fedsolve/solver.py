@@ -60,6 +60,11 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
     weight is not penalised. `solver` says what to do when the system is singular: "cholesky" refuses, "eigen"
     gives the solution of minimum norm, "auto" takes Cholesky where the condition number allows it and eigen
     otherwise; the answer says which it was.
+
+    >>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [5.0]])
+    >>> solution = solve(Moments.of(x, y, intercept=True), intercept=True)
+    >>> solution.weights.round(12).tolist(), solution.intercept.round(12).tolist(), solution.solver
+    ([[2.0]], [1.0], 'cholesky')
     """
     if solver not in SOLVERS:
         raise unknown("solver", solver, SOLVERS)

@@ -144,6 +144,30 @@ class RidgePerClient(Sound):
         return {}, fs.Moments.from_gram(own.gram + np.eye(own.features), own.cross, own.count).arrays()
 
 
+class ScoresAsProbabilities(Sound):
+    """Scores of least squares need not sum to one."""
+
+    def probabilities(self, model: Any, scores: Any) -> Any:
+        return scores
+
+
+class FigureThatIsAnArray(Sound):
+    def figures(self, state: Any) -> Any:
+        return {"weight": state["weight"]}
+
+
+class UnfairBaseline(Sound):
+    @property
+    def alone(self) -> Any:
+        return {"alpha": 20.0}
+
+
+class AloneAndYetSending(Sound):
+    @property
+    def alone(self) -> Any:
+        return None
+
+
 @dataclass(frozen=True)
 class UncheckedParameter(Sound):
     mu: float = parameters.number(0.1, "a number that nobody checks", low=0)
@@ -181,6 +205,10 @@ DEFECTS: list[tuple[type, str]] = [
     (RemembersWhoWasAsked, "lost_replies_are_not_there"),
     (GuessesOnly, "better_than_guessing"),
     (RidgePerClient, "law split-invariant"),
+    (ScoresAsProbabilities, "figures_and_probabilities_are_numbers"),
+    (FigureThatIsAnArray, "figures_and_probabilities_are_numbers"),
+    (UnfairBaseline, "training_alone_is_a_fair_baseline"),
+    (AloneAndYetSending, "training_alone_is_a_fair_baseline"),
     (UncheckedParameter, "parameters_are_checked"),
     (NotFrozen, "frozen_value"),
     (ClaimsAnUnknownLaw, "'perfect'"),

@@ -600,3 +600,22 @@ def test_a_missing_model_of_a_result_is_named(tmp_path: Path, result: Result) ->
     found = Result.load(tmp_path / "out")
     with pytest.raises(DataError, match=r"b\.safetensors"):
         found.models["b"]
+
+
+def test_a_notebook_shows_figures_and_no_rows(result: Result) -> None:
+    table = result._repr_html_()
+    assert all(f"<td>{name}</td>" in table for name in result.clients)
+    assert f"{100 * (result.accuracy.mean or 0):.1f} %" in table
+    assert "<th>global</th>" in table and "<th>alone</th>" not in table
+    odd = replace(result, clients={f"<b>{i}": client for i, client in enumerate([*result.clients.values()] * 20)})
+    assert "<b>0" not in odd._repr_html_() and "and 30 more" in odd._repr_html_()
+
+
+def test_a_result_with_a_report_beside_it_can_be_replaced(tmp_path: Path, result: Result) -> None:
+    folder = result.save(tmp_path / "out")
+    (folder / "report.html").write_text("a page")
+    result.save(folder)
+    assert not (folder / "report.html").exists()
+    (folder / "mine.txt").write_text("precious")
+    with pytest.raises(DataError, match="is not a result of fedsolve"):
+        result.save(folder)

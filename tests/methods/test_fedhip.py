@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families.ridge import choice
+from fedsolve.families.ridge import choice, linear
 from fedsolve.methods import fedhip
 from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
@@ -184,3 +184,22 @@ def test_a_client_with_too_few_samples_to_choose_keeps_the_global_model(
     assert result.shared is not None
     x = pairs(fed)[0][0]
     np.testing.assert_allclose(result.models["c1"].scores(x), result.shared.scores(x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("samples", "times"), [(4, 2), (40, 1)])
+def test_moments_are_computed_once_where_they_are_smaller_than_the_data(
+    samples: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay with the client; a client with fewer samples than that computes them again, for less memory."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(samples, 12)), rng.integers(2, size=samples)
+    clients = {name: {"train": (x + shift, y)} for shift, name in enumerate("abc")}
+    plain, calls = linear.moments, []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(linear, "moments", spy)
+    fs.run(fs.FedHiP(alpha=3.0), fs.Federation.from_arrays(clients, classes=2))
+    assert len(calls) == 3 * times

@@ -234,11 +234,11 @@ def test_one_run_shows_training_alone_and_the_global_model(single: Path) -> None
     clients = json.loads((single / "result.json").read_text())["clients"]
     page, words = read(single)
     for name, whose in (("training alone", "alone"), ("the global model", "global")):
-        mean = 100 * sum(client[whose] for client in clients.values()) / len(clients)
+        mean = 100 * sum(client[whose]["accuracy"] for client in clients.values()) / len(clients)
         assert f"{name} {mean:.1f} %" in words
         assert f">{mean:.2f}</td>" in page
         for client, figures in clients.items():
-            assert f"<title>{client}: {100 * figures[whose]:.1f} %</title>" in page
+            assert f"<title>{client}: {100 * figures[whose]['accuracy']:.1f} %</title>" in page
     (group,) = report.groups(report.entries([single]))
     assert [row.name for row in plots.accuracy_rows([group])] == ["fedhip", "fedhip: global model", "training alone"]
 

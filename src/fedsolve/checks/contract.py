@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve import parameters
+from fedsolve import methods, parameters
 from fedsolve.arrays import Arrays
 from fedsolve.checks.laws import hold
 from fedsolve.checks.probes import (
@@ -36,7 +36,7 @@ from fedsolve.checks.probes import (
 )
 from fedsolve.data.federation import Client, Federation
 from fedsolve.data.samples import Samples
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import load_model
 from fedsolve.runtime.drive import drive
@@ -217,6 +217,33 @@ def models_survive_disk(method: Method) -> None:
                 raise CheckError(f"the model of {name!r} gives other scores after loading")
 
 
+def figures_and_probabilities_are_numbers(method: Method) -> None:
+    """Figures of the server's state are plain finite numbers; probabilities sum to one and agree with the scores."""
+    x, _ = sample_data()
+    result = run(method, sample_federation())
+    for name, value in method.figures(result.state).items():
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise CheckError(f"figure {name!r} is {value!r}, not a finite number")
+    for name, model in result.models.items():
+        shares = model.predict_proba(x)
+        if not (np.abs(shares.sum(1) - 1.0).max() < 1e-6 and shares.min() >= 0):
+            raise CheckError(f"the probabilities of the model of {name!r} do not sum to one")
+        if (shares.argmax(1) != model.predict(x)).any():
+            raise CheckError(f"the likeliest class of the model of {name!r} is not the one it answers")
+
+
+def training_alone_is_a_fair_baseline(method: Method) -> None:
+    """`alone` holds settings that training alone takes; None for what is training alone itself, and sends nothing."""
+    if method.alone is None:
+        if run(method, sample_federation()).bytes_up:
+            raise CheckError("it says that it is training alone, and sends something")
+        return
+    try:
+        methods.create("local", method.alone)
+    except FedsolveError as error:
+        raise CheckError(f"training alone does not take its settings {dict(method.alone)}: {error}") from error
+
+
 CHECKS: dict[str, Callable[[Method], None]] = {
     check.__name__: check
     for check in (
@@ -233,5 +260,7 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         absent_clients_are_not_there,
         lost_replies_are_not_there,
         models_survive_disk,
+        figures_and_probabilities_are_numbers,
+        training_alone_is_a_fair_baseline,
     )
 }

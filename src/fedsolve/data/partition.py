@@ -235,37 +235,67 @@ def top_up(parts: list[Rows], least: int, rng: np.random.Generator) -> tuple[lis
 
 
 def iid() -> IID:
-    """Rows in random order, dealt out evenly."""
+    """Rows in random order, dealt out evenly.
+
+    >>> [len(rows) for rows in iid()(np.array([0, 0, 1, 1, 2, 2]), 3, np.random.default_rng(0))]
+    [2, 2, 2]
+    """
     return IID()
 
 
 def dirichlet(alpha: float) -> Dirichlet:
-    """Each class spread over the clients by Dir(alpha)."""
+    """Each class spread over the clients by Dir(alpha).
+
+    >>> str(dirichlet(0.1)), sum(map(len, dirichlet(0.1)(np.arange(100) % 3, 5, np.random.default_rng(0))))
+    ('dirichlet:0.1', 100)
+    """
     return Dirichlet(alpha)
 
 
 def classes(per_client: int) -> Classes:
-    """`per_client` classes per client."""
+    """`per_client` classes per client.
+
+    >>> labels = np.arange(60) % 6
+    >>> [len(set(labels[rows])) for rows in classes(2)(labels, 3, np.random.default_rng(0))]
+    [2, 2, 2]
+    """
     return Classes(per_client)
 
 
 def neighbours(per_client: int) -> Neighbours:
-    """`per_client` classes per client, that follow each other."""
+    """`per_client` classes per client, that follow each other.
+
+    >>> labels = np.arange(60) % 6
+    >>> [sorted(set(labels[rows].tolist())) for rows in neighbours(2)(labels, 3, np.random.default_rng(0))]
+    [[0, 1], [2, 3], [4, 5]]
+    """
     return Neighbours(per_client)
 
 
 def shards(per_client: int) -> Shards:
-    """`per_client` shards of the label-sorted rows a client."""
+    """`per_client` shards of the label-sorted rows per client.
+
+    >>> [len(rows) for rows in shards(2)(np.arange(60) % 6, 3, np.random.default_rng(0))]
+    [20, 20, 20]
+    """
     return Shards(per_client)
 
 
 def power_law(exponent: float = 1.0) -> PowerLaw:
-    """Client sizes by a power law."""
+    """Client sizes by a power law.
+
+    >>> str(power_law()), sum(map(len, power_law()(np.zeros(100), 5, np.random.default_rng(0))))
+    ('power-law', 100)
+    """
     return PowerLaw(exponent)
 
 
 def by_client() -> ByClient:
-    """The natural split of the table."""
+    """The natural split of the table.
+
+    >>> [rows.tolist() for rows in by_client()(np.array(["ward-b", "ward-a", "ward-b"]), 2, np.random.default_rng(0))]
+    [[1], [0, 2]]
+    """
     return ByClient()
 
 

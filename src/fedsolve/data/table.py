@@ -172,6 +172,10 @@ class Table:
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
         proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
         from the largest; natural clients are left as they are.
+
+        >>> table = Table.make("small", np.arange(40.0).reshape(20, 2), [0, 1] * 10)
+        >>> [len(client.train) for client in table.split("iid", clients=4, test=0.2).clients.values()]
+        [4, 4, 4, 4]
         """
         if isinstance(partition, str):
             partition = parse(partition)

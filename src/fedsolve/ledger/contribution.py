@@ -25,7 +25,7 @@ class Contribution:
 
     >>> import fedsolve as fs
     >>> from fedsolve.ledger.terms import Terms
-    >>> terms = Terms.make(fs.AFL(), fs.Task(classes=2, inputs=(3,)))
+    >>> terms = Terms.make(fs.AFL(), fs.Task(fs.Classes(2), (3,)))
     >>> moments = fs.Moments.of([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]], [0, 1], classes=2)
     >>> contribution = Contribution.of("ward-a", moments.arrays())
     >>> again = Contribution.read(contribution.write(terms), terms, "ward-a.safetensors")
