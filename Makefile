@@ -1,20 +1,42 @@
 # `make demo` and `make test` work on a fresh machine with Python >= 3.11: each makes its own environment.
 PYTHON ?= python3
+JOBS ?= 2
 DEMO := .venv
 DEV := .venv-dev
+BARE := .venv-bare
+OLDEST := .venv-oldest
 DOCS := .venv-docs
 
-.PHONY: demo test test-long lint types bench docs clean
+# Tests on real data are skipped unless FEDSOLVE_DATA names a folder that has them.
+ifneq ($(wildcard ../shared/data),)
+FEDSOLVE_DATA ?= $(abspath ../shared/data)
+export FEDSOLVE_DATA
+endif
+
+# As many tests at a time as there are cores, each with one thread; whoever is done first takes over from the others.
+SIDE_BY_SIDE := -n $(JOBS) --dist worksteal
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+TESTERS := pytest hypothesis pytest-timeout pytest-xdist
+
+.PHONY: demo test test-long test-bare test-oldest lint types bench docs clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedsolve run
 
 # The report is tried in a browser if chromium and chromedriver are there (Debian: apt-get install chromium chromium-driver).
 test: lint types
-	$(DEV)/bin/python -m pytest -m "not long"
+	$(ONE_THREAD) $(DEV)/bin/python -m pytest -m "not long" $(SIDE_BY_SIDE)
 
 test-long: $(DEV)/ready
 	$(DEV)/bin/python -m pytest -m long
+
+# Without torch, flwr, matplotlib and whatever else is optional: what needs them is skipped and says so.
+test-bare: $(BARE)/ready
+	$(ONE_THREAD) $(BARE)/bin/python -m pytest -m "not long" $(SIDE_BY_SIDE)
+
+# With the oldest versions of what is required, and nothing that is optional.
+test-oldest: $(OLDEST)/ready
+	$(ONE_THREAD) $(OLDEST)/bin/python -m pytest -m "not long" $(SIDE_BY_SIDE) tests/core tests/contract tests/methods tests/runtime/test_cli.py
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
@@ -22,7 +44,7 @@ lint: $(DEV)/ready
 	$(DEV)/bin/lint-imports
 
 types: $(DEV)/ready
-	$(DEV)/bin/mypy
+	$(DEV)/bin/mypy -n $(JOBS)
 
 bench: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks
@@ -31,23 +53,31 @@ bench: $(DEV)/ready
 docs: $(DOCS)/ready
 	$(DOCS)/bin/mkdocs build --strict
 
-$(DEMO)/ready: pyproject.toml constraints.txt
+define new_environment
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+endef
+
+$(DEMO)/ready: pyproject.toml constraints.txt
+	$(new_environment) -c constraints.txt -e .
 	touch $@
 
 $(DEV)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(new_environment) -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(BARE)/ready: pyproject.toml constraints.txt
+	$(new_environment) -c constraints.txt -e . $(TESTERS)
+	touch $@
+
+$(OLDEST)/ready: pyproject.toml constraints-oldest.txt
+	$(new_environment) -c constraints-oldest.txt -e . $(TESTERS)
 	touch $@
 
 $(DOCS)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(new_environment) -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:
-	rm -rf $(DEMO) $(DEV) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

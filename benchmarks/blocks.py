@@ -57,7 +57,8 @@ def measure() -> list[dict[str, Any]]:
             time.sleep(_Unequal.here.delay)
             yield rows
 
-    rows, states = [], []
+    rows: list[dict[str, Any]] = []
+    states = []
     nets.design = slow
     try:
         for adaptive in (False, True):

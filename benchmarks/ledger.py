@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from operator import add
 from pathlib import Path
@@ -73,8 +73,8 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
     turns: dict[str, list[tuple[float, float]]] = {"one by one": [], "as files": []}
     for turn, paths in enumerate(batches()):
         way, call = (("one by one", add_each), ("as files", add_all))[turn % 2]
-        base = seconds(lambda paths=paths: insert(paths))
-        turns[way].append((base, seconds(lambda call=call, paths=paths: call(paths))))
+        base = seconds(partial(insert, paths))
+        turns[way].append((base, seconds(partial(call, paths))))
     settle = seconds(ledger.settle)
     if len(ledger.members()) != CLIENTS:
         raise RuntimeError("not everybody is in")

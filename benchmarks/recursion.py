@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def measure() -> list[dict[str, Any]]:
             keep = identity - np.linalg.inv(total) @ own @ (identity - both @ own)  # AFL (10), sign corrected
             take = identity - np.linalg.inv(own) @ total @ (identity - both @ total)
             weights, total = keep @ weights + take @ local, total + own
-        return np.linalg.inv(total - CLIENTS * RIDGE * identity) @ (total @ weights)  # (16)
+        return np.asarray(np.linalg.inv(total - CLIENTS * RIDGE * identity) @ (total @ weights))  # (16)
 
     def fedhip_recursion() -> np.ndarray:
         s, m = np.zeros((FEATURES, FEATURES)), np.zeros((FEATURES, CLASSES))
@@ -63,7 +64,7 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for name, theirs, ridge, bar in (("afl", afl_pairwise, 0.0, 50.0), ("fedhip", fedhip_recursion, RIDGE, "")):
         wanted = pooled(ridge)
-        mine = sorted(seconds(lambda r=ridge: summed(r)) for _ in range(7))[3]
+        mine = sorted(seconds(partial(summed, ridge)) for _ in range(7))[3]
         slow = sorted(seconds(theirs) for _ in range(3))[1]
         errors = [float(np.linalg.norm(w - wanted) / np.linalg.norm(wanted)) for w in (theirs(), summed(ridge))]
         rows.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -14,7 +14,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def ratios(
-    base: Callable[[], object], calls: dict[str, Callable[[], object]], repeats: int
+    base: Callable[[], object], calls: Mapping[str, Callable[[], object]], repeats: int
 ) -> dict[str, dict[str, float]]:
     """For each call: median seconds, and the median of its time over the base's time in the same turn."""
     found: dict[str, dict[str, float]] = {}

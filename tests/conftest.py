@@ -22,17 +22,25 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def real_data() -> ModuleType:
-    """The loaders of the real data, from $FEDSOLVE_DATA or ../shared/data beside the project."""
-    folder = Path(os.environ.get("FEDSOLVE_DATA", ROOT.parent / "shared" / "data"))
-    path = folder / "loaders.py"
+    """The loaders of the real data, from the folder that $FEDSOLVE_DATA names."""
+    folder = os.environ.get("FEDSOLVE_DATA")
+    if not folder:
+        pytest.skip("no real data: FEDSOLVE_DATA is not set to a folder with loaders.py")
+    path = Path(folder) / "loaders.py"
     if not path.is_file():
-        pytest.skip(f"no real data: set FEDSOLVE_DATA to a folder with loaders.py (looked at {folder})")
+        pytest.skip(f"no real data: FEDSOLVE_DATA names {folder}, which has no loaders.py")
     spec = importlib.util.spec_from_file_location("loaders", path)
     if spec is None or spec.loader is None:
         pytest.skip(f"cannot import {path}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def numbers(table: fs.Table) -> np.ndarray:
+    """The inputs of a table that holds numbers and not pictures in files."""
+    assert isinstance(table.inputs, np.ndarray)
+    return table.inputs
 
 
 def pooled(federation: fs.Federation) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OTHERWISE_CALLED = {"PIL": "pillow"}  # where it is not installed, nobody else says so
 COMES_WITH = {"huggingface-hub": "transformers"}  # which asks for the version that fits it
 
 
@@ -32,7 +33,7 @@ def imported() -> dict[str, str]:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [str(node.module)]
             for top in {name.partition(".")[0] for name in names} - {"fedsolve", *sys.stdlib_module_names}:
-                for distribution in distributions.get(top, [top]):
+                for distribution in distributions.get(top, [OTHERWISE_CALLED.get(top, top)]):
                     files[normal(distribution)] = path.name
     return files
 
@@ -47,3 +48,9 @@ def test_every_import_is_declared_outside_dev() -> None:
 
 def test_every_dependency_without_an_extra_is_imported() -> None:
     assert declared(PROJECT["dependencies"]) <= imported().keys()
+
+
+def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
+    bounds = dict(re.findall(r"([\w-]+)>=([\d.]+)", " ".join(PROJECT["dependencies"])))
+    tested = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
+    assert {name: version.removesuffix(".0") for name, version in tested.items()} == bounds

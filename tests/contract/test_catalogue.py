@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 import fedsolve as fs
-from fedsolve.checks import CHECKS, checks_for
+from fedsolve.checks import CHECKS, checks_for, contract
 from fedsolve.checks.laws import hold
-from fedsolve.methods import CATALOGUE, classes, create, method_class
+from fedsolve.methods import CATALOGUE, classes, create, homes, method_class
+from fedsolve.methods import VARIANTS as METHOD_VARIANTS
+from tests.conftest import ROOT
 
 # Defaults that would only take long on federations this small.
 NETWORK: dict[str, object] = {"model": "mlp:8", "rounds": 2, "epochs": 6, "batch": 16, "lr": 0.05}
@@ -79,8 +84,46 @@ def test_every_method_is_a_class_of_the_package_and_documented(name: str) -> Non
     assert cls.__doc__
     assert cls.paper
     assert cls.sends
-    if name not in GRADIENT:  # all at once; gradient methods take longer, and meet every check one by one above
-        fs.check_method(create(name, SMALL.get(name)))
+
+
+def test_check_method_runs_every_check_that_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, ran = fs.FedHiP(), list[str]()
+    for title in CHECKS:
+        monkeypatch.setitem(CHECKS, title, partial(lambda title, _: ran.append(title), title))
+    monkeypatch.setattr(contract, "hold", lambda law, _: ran.append(f"law {law}"))
+    fs.check_method(method)
+    assert ran == [title for title, _ in checks_for(method)]
+    assert len(ran) == len(CHECKS) + len(method.laws) > len(CHECKS)
+
+
+def typed_names() -> dict[str, str]:
+    """What `import fedsolve` has for a type checker: public names and the modules they are from."""
+    tree = ast.parse((ROOT / "src" / "fedsolve" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    return {
+        str(alias.asname): str(line.module)  # `as` itself: without, a type checker takes it for private
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+        if alias.asname == alias.name
+    }
+
+
+def test_type_checkers_see_every_public_name_as_what_it_is() -> None:
+    types = typed_names()
+    assert {*types, "__version__"} == set(dir(fs))
+    assert {name: types[name] for _, name in homes()} == {name: module for module, name in homes()}
+    for name, module in types.items():
+        if TORCH or "torch" not in module:
+            assert getattr(fs, name) is getattr(importlib.import_module(module), name)
+
+
+def test_every_method_has_a_row_in_the_table_of_the_docs() -> None:
+    rows = dict(re.findall(r"^\| `([\w-]+)` (\|.*)$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE))
+    assert rows.keys() == CATALOGUE.keys()
+    for name, variants in METHOD_VARIANTS.items():
+        for parameter in variants:
+            assert f"`{parameter}=" in rows[name]
 
 
 def test_unknown_methods_and_attributes() -> None:

@@ -12,6 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.data import archives
 from fedsolve.errors import DataError, ParameterError
+from tests.conftest import numbers
 
 RNG = np.random.default_rng(0)
 
@@ -129,8 +130,8 @@ def test_a_missing_part_a_cut_gzip_and_a_damaged_archive_are_named(home: Path) -
 def test_the_real_fashion_mnist(real_data: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSOLVE_DATA", real_data.ROOT)
     table = fs.load("fashion-mnist")
-    assert table.inputs.shape == (60_000, 28, 28)
-    assert table.test is not None
+    assert numbers(table).shape == (60_000, 28, 28)
+    assert isinstance(table.test, fs.Samples)
     assert len(table.test) == 10_000
     assert np.bincount(table.labels).tolist() == [6000] * 10
     result = fs.run(fs.AFL(), table.split(fs.classes(2), clients=50, test="global"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def test_arrays_that_would_be_misread_are_refused_or_copied() -> None:
     unaligned = raw[1:].view(np.float64)
     assert not unaligned.flags.aligned
     assert blas.unpack(unaligned, 4).shape == (4, 4)
+    bad: Any
     for bad in (np.zeros((3, 2), np.float32), np.zeros((3, 4))[:, ::2]):
         with pytest.raises(TypeError, match="contiguous array of float64"):
             blas.gram(bad, np.zeros(3), add=False)

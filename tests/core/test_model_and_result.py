@@ -63,10 +63,9 @@ def test_a_saved_model_gives_the_same_scores_bit_for_bit(tmp_path: Path, method:
 
 
 def test_a_model_file_holds_weight_and_all_it_takes_to_predict(tmp_path: Path, model: fs.Model) -> None:
-    from safetensors import safe_open
-
+    safetensors = pytest.importorskip("safetensors")
     model.save(tmp_path / "m.safetensors")
-    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+    with safetensors.safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         assert file.get_tensor("weight").shape == (5, 3)  # features x classes
         metadata = file.metadata()
     assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task"}
@@ -285,7 +284,8 @@ def test_accuracy_without_test_data_is_none() -> None:
     assert spreads(tallies((None, 0), (None, 0))) == spreads({}) == {}
     found = fs.run(fs.AFL(), federation(test=False))
     assert found.accuracy == Spread(None, None, None, None)
-    assert found.metrics == found.baseline == {}
+    assert found.metrics == {}
+    assert found.baseline == {}
     assert found.confusion == ()
     assert found.clients["a"].accuracy is None
     assert found.history[0].accuracy is None

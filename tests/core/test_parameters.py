@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def test_domains_describe_themselves(domain: Domain, text: str) -> None:
         ("loss", None, "got None"),
     ],
 )
-def test_check_names_the_parameter_and_the_class(name: str, value: object, wanted: str) -> None:
+def test_check_names_the_parameter_and_the_class(name: str, value: Any, wanted: str) -> None:
     with pytest.raises(ParameterError) as error:
         Knobs(**{name: value})
     assert str(error.value).startswith(f"parameter {name!r} of Knobs must be ")
@@ -133,7 +133,7 @@ def test_check_names_the_parameter_and_the_class(name: str, value: object, wante
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {1}])
-def test_values_that_cannot_be_compared_are_refused_too(value: object) -> None:
+def test_values_that_cannot_be_compared_are_refused_too(value: Any) -> None:
     for name in ("alpha", "ridge", "steps", "centred", "loss"):
         with pytest.raises(ParameterError, match=f"parameter '{name}' of Knobs"):
             Knobs(**{name: value})
@@ -211,10 +211,11 @@ def test_an_unknown_method_is_named_with_near_matches() -> None:
 
 
 def test_numbers_of_numpy_become_those_of_python() -> None:
-    method = fs.FedHiP(alpha=np.int64(20), beta=np.float32(0.5))
+    twenty, half, two = (cast(Any, number) for number in (np.int64(20), np.float32(0.5), np.int64(2)))
+    method = fs.FedHiP(alpha=twenty, beta=half)
     assert (type(method.alpha), type(method.beta)) == (int, float)
     assert method == fs.FedHiP(alpha=20, beta=0.5)
-    assert fs.classes(np.int64(2)) == fs.classes(2)
+    assert fs.classes(two) == fs.classes(2)
 
 
 def test_texts_are_read_when_they_are_set() -> None:

@@ -172,7 +172,11 @@ def test_order_of_columns_and_classes_does_not_matter(
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(options: dict[str, Any], wanted: str) -> None:
-    made = {"inputs": np.ones((2, 3)), "class_names": ("ill", "well"), "feature_names": COLUMNS} | options
+    made: dict[str, Any] = {
+        "inputs": np.ones((2, 3)),
+        "class_names": ("ill", "well"),
+        "feature_names": COLUMNS,
+    } | options
     own = Table.make("f", made.pop("inputs"), [0, 1], **made)
     with pytest.raises(DataError) as error:
         align(own, TASK, "f")

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedsolve import methods
 from fedsolve.result import Result
@@ -34,6 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 DEPLOY = DOCS / "deploy.md"  # starts processes, so it is run as a whole
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNTRIED = {"", "text", "json", "mermaid"}  # languages that nothing is done with, unless a block has a title
+NEEDS = {"networks.md": ["torch"], "pictures.md": ["PIL", "efficientnet_lite_pytorch"], "tutorial.md": ["matplotlib"]}
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 
@@ -56,6 +56,8 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def make_pictures(folder: Path) -> None:
     """Small pictures of two kinds, for the page on pictures."""
+    from PIL import Image
+
     rng = np.random.default_rng(0)
     for number in range(8):
         for kind, colour in (("cat", (200, 120, 40)), ("fish", (20, 60, 200))):
@@ -116,6 +118,8 @@ def squeezed(text: str) -> list[str]:
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # typer's own, of click
 @pytest.mark.parametrize("page", [page for page in PAGES if page != DEPLOY], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in NEEDS.get(page.name, ()):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FEDSOLVE_CACHE", str(tmp_path / "cache"))

@@ -29,7 +29,7 @@ def test_a_notebook_prints_what_is_stored_in_it(path: Path, tmp_path: Path, monk
         pytest.importorskip(needed, exc_type=ImportError)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that talk to the kernel; those of ours are in the outputs
-        import nbformat
+        nbformat = pytest.importorskip("nbformat")
         from nbclient import NotebookClient
 
         stored = nbformat.read(path, as_version=4)

@@ -32,7 +32,8 @@ def fedhip_recursion(clients: Sequence[Pair], beta: float) -> tuple[np.ndarray, 
     """FedHiP (9) to (12): cumulative Gram, fusion matrix and global model."""
     width, classes = clients[0][0].shape[1], clients[0][1].shape[1]
     identity = np.eye(width)
-    s, m = np.zeros((width, width)), np.zeros((width, classes))
+    s: np.ndarray = np.zeros((width, width))
+    m: np.ndarray = np.zeros((width, classes))
     for f, y in clients:
         own = f.T @ f + beta * identity  # (6)
         local = np.linalg.solve(own, f.T @ y)  # (7)
@@ -57,4 +58,5 @@ def stacked(rows: Sequence[tuple[float, np.ndarray, np.ndarray]], ridge: float, 
     y = np.vstack([np.sqrt(w) * t for w, _, t in rows])
     penalty = np.sqrt(ridge) * np.eye(f.shape[1])
     penalty = penalty[:-1] if intercept else penalty
-    return np.linalg.lstsq(np.vstack([f, penalty]), np.vstack([y, np.zeros((len(penalty), y.shape[1]))]), rcond=None)[0]
+    targets = np.vstack([y, np.zeros((len(penalty), y.shape[1]))])
+    return np.asarray(np.linalg.lstsq(np.vstack([f, penalty]), targets, rcond=None)[0])

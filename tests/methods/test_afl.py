@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.data.partition import Partition
 from fedsolve.families.ridge import choice
-from tests.conftest import pooled, relative
+from tests.conftest import numbers, pooled, relative
 from tests.methods.oracles import afl_pairwise, stacked
 
-PARTITIONS = [fs.iid(), fs.dirichlet(0.01), fs.classes(2), fs.shards(2)]
+PARTITIONS: list[Partition] = [fs.iid(), fs.dirichlet(0.01), fs.classes(2), fs.shards(2)]
 
 
 def table(count: int = 2400, features: int = 40, classes: int = 10, seed: int = 0) -> fs.Table:
@@ -21,7 +22,7 @@ def table(count: int = 2400, features: int = 40, classes: int = 10, seed: int = 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 @pytest.mark.parametrize("clients", [1, 2, 7, 100, 1000])
-def test_equals_least_squares_on_the_pooled_data(partition: fs.data.partition.Partition, clients: int) -> None:
+def test_equals_least_squares_on_the_pooled_data(partition: Partition, clients: int) -> None:
     federation = table().split(partition, clients=clients, test="global", min_samples=1, seed=clients)
     result = fs.run(fs.AFL(), federation)
     x, y = pooled(federation)
@@ -79,8 +80,8 @@ def test_against_the_papers_recursion() -> None:
 
 def test_float32_inputs_lose_nothing_but_their_own_rounding() -> None:
     double = table(count=800)
-    single = fs.Table.make("single", double.inputs.astype(np.float32), double.labels)
-    same = fs.Table.make("same", single.inputs.astype(np.float64), double.labels)
+    single = fs.Table.make("single", numbers(double).astype(np.float32), double.labels)
+    same = fs.Table.make("same", numbers(single).astype(np.float64), double.labels)
     one, two = (fs.run(fs.AFL(), t.split(fs.iid(), clients=5)).state["weight"] for t in (single, same))
     np.testing.assert_array_equal(one, two)
 

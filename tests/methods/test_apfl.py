@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from tests.contexts import site
 from tests.methods.oracles import stacked
 from tests.methods.test_fedhip import federation, pairs
 
-SMALL = {"d_primary": 12, "d_refine": 9}
+SMALL: dict[str, Any] = {"d_primary": 12, "d_refine": 9}
 
 
 @pytest.mark.parametrize("gamma", [1e-3, 2.0])

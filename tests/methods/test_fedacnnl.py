@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.arrays import Arrays
 from fedsolve.data.partition import parse as partition
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import forward as passes
 from fedsolve.families.layered import layers
 from fedsolve.rng import derive
+from fedsolve.runtime import client
 from tests.conftest import relative
 from tests.contexts import server, site
 
 CLASSES = 4
-ACTIVATIONS = {"relu": lambda z: z * (z > 0), "leaky": lambda z: z * np.where(z > 0, 1.0, 0.01), "tanh": np.tanh}
+ACTIVATIONS: dict[str, Any] = {
+    "relu": lambda z: z * (z > 0),
+    "leaky": lambda z: z * np.where(z > 0, 1.0, 0.01),
+    "tanh": np.tanh,
+}
 
 
 def images(count: int = 90, seed: int = 0, shape: tuple[int, ...] = (8, 7, 2)) -> tuple[Any, Any]:
@@ -194,14 +200,11 @@ def test_activations_are_kept_so_that_layers_do_not_cost_their_square(
     x, y = images()
     method = fs.FedACnnL(network="mlp:9,8,7,6", cache=cache)
     fed = federation(x, y, "iid", 1)
-    train, private, state = (
-        fed.clients["client-00"].train,
-        {},
-        method.init_server(server(fed.task, derive(0, "server"))),
-    )
+    train, state = fed.clients["client-00"].train, method.init_server(server(fed.task, derive(0, "server")))
+    private: Arrays = {}
     counting = Counting(monkeypatch)
     for _ in range(method.rounds):
-        private, reply = method.update(private, method.message(state, "", "update"), site(fed.task, train, derive(0)))  # type: ignore[assignment]
+        private, reply = method.update(private, method.message(state, "", "update"), site(fed.task, train, derive(0)))
         state = method.aggregate(state, reply, server(fed.task))
         assert sum(array.nbytes for array in private.values()) <= 1e6 * cache
     assert counting.calls == passes
@@ -232,13 +235,16 @@ def test_slow_clients_get_larger_blocks_and_the_same_model(monkeypatch: pytest.M
     x, y = images(200)
     fed = federation(x, y, "iid", 4)
     seen: dict[int, list[int]] = {}
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(client, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     statistics = layers.statistics
 
     def slow(reader: Any, stages: Any, model: Any, source: Any, labels: Any, depth: int) -> Any:
         blocks = -(-len(labels) // reader.block)
         seen.setdefault(labels.ctypes.data, []).append(reader.block)
+        clock.now += 0.1
         if labels is fed.clients["client-02"].train.labels:
-            time.sleep(0.02 * blocks)
+            clock.now += float(blocks)
         return statistics(reader, stages, model, source, labels, depth)
 
     monkeypatch.setattr(layers, "statistics", slow)

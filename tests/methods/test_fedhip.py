@@ -96,9 +96,12 @@ def test_leave_one_out_of_alpha_against_leaving_one_out(
     fed = federation(sizes=(25, 12, 40))
     me, rest = pairs(fed)[1], [pairs(fed)[0], pairs(fed)[2]]
     seen: list[np.ndarray] = []
-    monkeypatch.setattr(
-        choice, "best", lambda candidates, predictions, labels: seen.extend(predictions) or candidates[0]
-    )
+
+    def first(candidates: Any, predictions: Any, labels: Any) -> Any:
+        seen.extend(predictions)
+        return candidates[0]
+
+    monkeypatch.setattr(choice, "best", first)
     method = fs.FedHiP(beta=0.7, intercept=intercept)
     absent = [] if counted else ["c1"]
     state = fs.run(fs.FedHiP(alpha=0.0, beta=0.7, intercept=intercept), fed, absent=absent).state

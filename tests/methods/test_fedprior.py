@@ -18,7 +18,8 @@ from tests.methods.test_fedhip import federation, pairs
 
 def scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Sums of squares within classes."""
-    return sum((x[y == c] - x[y == c].mean(0)).T @ (x[y == c] - x[y == c].mean(0)) for c in np.unique(y))
+    centred = np.concatenate([x[y == c] - x[y == c].mean(0) for c in np.unique(y)])
+    return np.asarray(centred.T @ centred)
 
 
 def direct(x: np.ndarray, y: np.ndarray, classes: int, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,7 +136,8 @@ def test_a_personal_model_is_the_average_of_all_candidates() -> None:
         ]
         fits = [fitted(labels, known, scales, shares, x - everything.mean(0)) for known, scales in starts]
         mixtures = [(a / 8, b / 8, 1 - (a + b) / 8) for a in range(8, -1, -1) for b in range(8 - a, -1, -1)]
-        losses = [entropy(sum(m * out for m, (out, _) in zip(mix, fits, strict=True)), labels) for mix in mixtures]
+        scores = (sum(m * out for m, (out, _) in zip(mix, fits, strict=True)) for mix in mixtures)
+        losses = [entropy(np.asarray(each), labels) for each in scores]
         mixture = weighed(losses) @ np.array(mixtures)
         wanted = sum(m * full for m, (_, full) in zip(mixture, fits, strict=True))
         model, chosen = result.models[f"c{k}"], result.clients[f"c{k}"].chosen

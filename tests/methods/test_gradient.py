@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.arrays import take
@@ -20,7 +19,8 @@ from fedsolve.families.gradient.settings import EXAMPLES, MODELS, Training
 from fedsolve.methods import create
 from fedsolve.rng import derive
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'fedsolve[torch]'")
+from safetensors.numpy import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
 from fedsolve.families.gradient import networks, training, zoo  # noqa: E402
@@ -80,7 +80,7 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
     rng.integers(2**63)  # the seed of torch's own generator
     orders = [rng.permutation(count) for _ in range(2)]
 
-    class Plain(nn.Module):  # the usual order, ReLU before pooling, in the usual memory layout
+    class Plain(nn.Module):  # type: ignore[misc]  # the usual order, ReLU before pooling, in the usual memory layout
         def __init__(self) -> None:
             super().__init__()
             self.one, self.two = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
@@ -189,7 +189,7 @@ def test_first_weights_come_from_the_given_generator_alone() -> None:
 # --- own models ---
 
 
-class Dropping(nn.Module):
+class Dropping(nn.Module):  # type: ignore[misc]
     """Has dropout, batch norm and no submodule called head."""
 
     def __init__(self, width: int, classes: int) -> None:
@@ -442,11 +442,11 @@ def slow_aggregate(method: fs.FedAPA, weights: np.ndarray, bodies: np.ndarray, t
 
     def mixture(i: int, row: np.ndarray) -> np.ndarray:
         if not method.centred:
-            return row @ bodies
+            return np.asarray(row @ bodies)
         if method.normalise == "exact" and method.own:
             others = np.where(np.arange(count) == i, 0.0, row)
-            return others @ bodies / others.sum()
-        return row @ bodies / row.sum()
+            return np.asarray(others @ bodies / others.sum())
+        return np.asarray(row @ bodies / row.sum())
 
     new = weights.copy()
     for i in range(count):
@@ -497,7 +497,7 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
     }  # fmt: skip
     from fedsolve.methods import fedapa
 
-    replies = {}
+    replies: dict[str, np.ndarray] = {}
     for name, row in zip(names, trained, strict=True):
         parts = {**fedapa._named(row, start), "loss": np.array(1.0), "count": np.array(5)}
         replies |= {f"{name}/{part}": array for part, array in parts.items()}
@@ -616,7 +616,8 @@ def test_fedapa_finds_two_groups_with_permuted_labels() -> None:
 
 def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
     assert fs.Local().rounds == 1
-    assert fs.Local(model="lr") == fs.LocalNetwork(model="lr") == create("local", {"model": "lr"})  # type: ignore[call-arg]
+    network: Any = fs.Local(model="lr")  # type: ignore[call-arg]  # another class, by `model`
+    assert network == fs.LocalNetwork(model="lr") == create("local", {"model": "lr"})
     assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0)
     assert fs.LocalNetwork(model="lr").rounds == 50
     assert replace(fs.LocalNetwork(model="lr", rounds=3)).rounds == 3

@@ -160,7 +160,12 @@ def test_auto_of_convolutions_leaves_whole_images_out(alike: bool, monkeypatch: 
     every, targets = rows.reshape(-1, features_), np.repeat(y, places, axis=0)
     rest = fs.Moments.of(every, targets - every @ m)
     got: list[Any] = []
-    monkeypatch.setattr(choice, "best", lambda c, p, _: got.extend(zip(c, p, strict=True)) or c[0])
+
+    def first(candidates: Any, predictions: Any, _: Any) -> Any:
+        got.extend(zip(candidates, predictions, strict=True))
+        return candidates[0]
+
+    monkeypatch.setattr(choice, "best", first)
     monkeypatch.setattr(pfedacnnl, "EPSILONS", (epsilon / float(rest.diagonal().mean()),))
     pfedacnnl.choose_epsilon(rest, rows.mean(1), places, m, labels, 3.0)
     ((used, found),) = got

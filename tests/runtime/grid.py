@@ -59,11 +59,11 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         now = time.time()  # a SuperLink forgets replies whose time is over
-        asked = [identity for identity in message_ids if self._replies.get(identity) and now < self._ends[identity]]
-        found = [self._replies[identity] for identity in asked]
-        for reply in found:
+        asked = [identity for identity in message_ids if now < self._ends[identity]]
+        replies = [reply for identity in asked if (reply := self._replies.get(identity)) is not None]
+        for reply in replies:
             del self._replies[reply.metadata.reply_to_message_id]
-        return found
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError

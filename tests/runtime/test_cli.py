@@ -808,7 +808,7 @@ def test_a_stopped_reproduce_says_how_to_go_on_and_does(command: Command, monkey
     base = experiment.Settings(method="afl", data="digits", clients=3, alone=False)
     cells = tuple(reproduce.Cell("AFL", str(seed), 90.0, base, seeds=(seed,)) for seed in range(3))
     monkeypatch.setattr(reproduce, "RECIPES", {"tiny": lambda name, _: reproduce.Recipe(name, "A table", "", cells)})
-    true, executed = compare.execute, []
+    true, executed = experiment.execute, list[object]()
 
     def execute(settings: Any, *rest: Any, **more: Any) -> Any:
         if settings.seed == 2 and len(executed) < 3:

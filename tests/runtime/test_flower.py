@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from tests.contract.test_catalogue import SMALL
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
 
 from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.serverapp import ServerApp
 
 from fedsolve import deploy
 from fedsolve.ledger.store import Ledger
@@ -129,7 +130,7 @@ def pooled_run(folder: Path, method: fs.Method, names: tuple[str, ...], **settin
     return fs.run(method, fs.load(str(folder / "all.npz")).split("by-client", seed=settings.get("seed", 0)), **settings)
 
 
-QUICK = {"wait": 5.0, "timeout": 5.0}
+QUICK: dict[str, Any] = {"wait": 5.0, "timeout": 5.0}
 
 
 def served(
@@ -251,7 +252,7 @@ def test_two_nodes_with_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_too_few_nodes_are_refused_and_the_missing_named(tmp_path: Path) -> None:
-    nodes, said = wards(tmp_path, 2), []
+    nodes, said = wards(tmp_path, 2), list[str]()
     grid = InProcessGrid(make_client_app(), nodes)
     with pytest.raises(DataError, match=r"2 of 4 expected sites are there after \d+ s, without ward-x, ward-y"):
         served(grid, fs.AFL(), said, sites=("ward-a", "ward-b", "ward-x", "ward-y"), min_clients=3, wait=0.5)
@@ -316,7 +317,7 @@ def test_a_name_belongs_to_a_key(tmp_path: Path) -> None:
 
 
 def test_a_node_without_data_is_named_with_its_reason(tmp_path: Path) -> None:
-    nodes, said = wards(tmp_path), []
+    nodes, said = wards(tmp_path), list[str]()
     nodes[998]["data"] = str(tmp_path / "nothing.npz")
     served(InProcessGrid(make_client_app(), nodes), fs.AFL(), said, sites=("ward-a", "ward-b", "ward-c"), wait=0.5)
     assert any("starting without ward-c" in line and "there is no file" in line for line in said)
@@ -382,7 +383,7 @@ FAULTS = {
 @pytest.mark.parametrize("opened", [False, True], ids=["hello", "opening"])
 @pytest.mark.parametrize("kind", list(FAULTS))
 def test_a_site_at_fault_is_named_and_the_rest_is_exact(tmp_path: Path, kind: str, opened: bool) -> None:
-    nodes, said = wards(tmp_path, 4), []
+    nodes, said = wards(tmp_path, 4), list[str]()
     grid = InProcessGrid(make_client_app(), nodes, spoilt(kind))
     rules = {"timeout": 2.0, **(keyed(grid, tmp_path) if opened else {})}
     outcome = served(grid, fs.AFL(), said, **rules)
@@ -423,7 +424,7 @@ def test_networks_trained_for_one_round_give_what_one_process_gives(
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'fedsolve[torch]'")
     rng = np.random.default_rng(5)
-    pictures = {letter: {"x": rng.normal(size=(60, 8, 8)), "y": np.arange(60) % 3} for letter in "abc"}
+    pictures: dict[str, Any] = {letter: {"x": rng.normal(size=(60, 8, 8)), "y": np.arange(60) % 3} for letter in "abc"}
     grid = InProcessGrid(make_client_app(), wards(tmp_path, **pictures))
     rules, method = keyed(grid, tmp_path), create(name, {**settings, "rounds": 1, "epochs": 1})
     outcome = served(grid, method, **rules)
@@ -498,7 +499,7 @@ def test_a_site_with_other_features_sends_no_statistics(tmp_path: Path) -> None:
 
 
 def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, said = wards(tmp_path), []
+    nodes, said = wards(tmp_path), list[str]()
     grid = InProcessGrid(make_client_app(), nodes)
     rules = keyed(grid, tmp_path)
     nodes[998]["data"] = str(tmp_path / "nothing.npz")
@@ -594,14 +595,14 @@ def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
 def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), wards(tmp_path))
     rules = {**QUICK, "sites": ["ward-a", "ward-b", "ward-c"]}
-    config = {
+    config: dict[str, bool | float | int | str] = {
         "job": sites.to_text(job_of(fs.FedHiP())),
         "rules": json.dumps(rules),
         "out": str(tmp_path / "out"),
         "status": str(tmp_path / "status.json"),
         "ledger": str(tmp_path / "fed.db"),
     }
-    app = deploy.make_server_app()
+    app = cast(ServerApp, deploy.make_server_app())
     app(grid, Context(7, 0, {}, RecordDict(), config))
     assert json.loads((tmp_path / "status.json").read_text()) == {"out": str(tmp_path / "out")}
     result = fs.Result.load(tmp_path / "out")
@@ -619,5 +620,6 @@ def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("min_clients", 0), ("wait", -1.0), ("timeout", float("nan"))])
 def test_rules_outside_their_domain_are_refused(name: str, value: float) -> None:
+    rules: dict[str, Any] = {name: value}
     with pytest.raises(fs.ParameterError, match=name.replace("_", "-")):
-        Rules(**{name: value})
+        Rules(**rules)

@@ -76,9 +76,11 @@ def survive(path: Path, kills: int) -> None:
         process = writer(path, seed, 1000)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(float(rng.uniform(0.0, 0.3)))
+        started, changes = time.monotonic(), int(rng.integers(1, 12))
+        lines = [process.stdout.readline() for _ in range(changes)]
+        time.sleep(float(rng.random()) * (time.monotonic() - started) / changes)  # somewhere within the next change
         process.send_signal(signal.SIGKILL)
-        lines = process.stdout.read().splitlines()
+        lines += process.stdout.read().splitlines()
         process.stdout.close()
         assert process.wait() == -signal.SIGKILL
         acknowledged += len(lines)
@@ -169,7 +171,7 @@ def wrong_shape(rng: np.random.Generator, arrays: dict[str, Any], moments: fs.Mo
 
 def wrong_type(rng: np.random.Generator, arrays: dict[str, Any], moments: fs.Moments) -> None:
     name = str(rng.choice(["triangle", "cross", "count"]))
-    arrays[name] = arrays[name].astype(np.float32 if name != "count" else rng.choice([np.float64, np.int32]))
+    arrays[name] = arrays[name].astype("float32" if name != "count" else str(rng.choice(["float64", "int32"])))
 
 
 def asymmetric(rng: np.random.Generator, arrays: dict[str, Any], moments: fs.Moments) -> None:

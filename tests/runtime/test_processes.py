@@ -22,6 +22,9 @@ from fedsolve.runtime import processes
 from fedsolve.runtime.inprocess import _pack, _unpack
 from fedsolve.runtime.processes import Crew, Task
 
+FORK = multiprocessing.get_context("fork" if processes.can_fork() else None)
+PATIENCE = 60.0  # seconds after which a worker that nobody meets gives up
+
 pytestmark = pytest.mark.skipif(not processes.can_fork(), reason="no fork here")
 
 
@@ -31,10 +34,20 @@ def tasks(count: int) -> Iterator[Task]:
 
 
 def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> None:
+    everybody, others = FORK.Barrier(3, timeout=PATIENCE), FORK.Event()
+    count = FORK.Value("i", 0)
+
     def work(name: str, parts: list[Bytes]) -> list[Bytes]:
-        started = time.monotonic()
-        time.sleep(0.3 if name == "t7" else 0.1)  # long enough for every worker to begin
-        return [bytes(parts[0]) * 2, str(started).encode()]
+        with count.get_lock():
+            count.value += 1
+            turn = count.value
+        if turn <= 3:
+            everybody.wait()  # nobody is done before all three have begun
+        if name == "t12":
+            others.set()
+        if name == "t7":
+            assert others.wait(PATIENCE)  # later ones are done before
+        return [bytes(parts[0]) * 2, str(turn).encode()]
 
     def weigh(name: str) -> int:
         return 10 if name == "t7" else 1
@@ -43,8 +56,8 @@ def test_results_come_in_the_order_of_the_tasks_and_large_ones_begin_first() -> 
         rows = list(crew.in_order(tasks(20), weigh))
     assert [name for name, _, _ in rows] == [f"t{number}" for number in range(20)]
     assert [parts[0] for _, _, parts in rows] == [bytes([number] * 2) for number in range(20)]
-    begun = [float(bytes(parts[1])) for _, _, parts in rows]
-    assert begun[7] <= sorted(begun)[2]
+    turns = [int(bytes(parts[1])) for _, _, parts in rows]
+    assert turns[7] <= 3
     assert not multiprocessing.active_children()
 
 
@@ -87,9 +100,15 @@ def test_a_worker_that_is_killed_is_noticed() -> None:
     assert not multiprocessing.active_children()
 
 
-def pid(name: str, parts: list[Bytes]) -> list[Bytes]:
-    time.sleep(0.1)  # long enough for every worker to begin
-    return [str(os.getpid()).encode()]
+def pair() -> Crew:
+    """Two workers that say who they are; neither goes on before the other has begun."""
+    both = FORK.Barrier(2, timeout=PATIENCE)
+
+    def pid(name: str, parts: list[Bytes]) -> list[Bytes]:
+        both.wait()
+        return [str(os.getpid()).encode()]
+
+    return Crew(pid, 2)
 
 
 def workers_of(crew: Crew) -> set[int]:
@@ -97,7 +116,7 @@ def workers_of(crew: Crew) -> set[int]:
 
 
 def test_workers_stay_from_one_series_to_the_next() -> None:
-    with Crew(pid, 2) as crew:
+    with pair() as crew:
         first, second = workers_of(crew), workers_of(crew)
         assert first == second
         assert len(first) == 2
@@ -105,7 +124,7 @@ def test_workers_stay_from_one_series_to_the_next() -> None:
 
 
 def test_a_worker_that_is_killed_between_two_series_is_noticed_and_the_next_has_new_ones() -> None:
-    with Crew(pid, 2) as crew:
+    with pair() as crew:
         gone = workers_of(crew)
         for each in gone:
             os.kill(each, signal.SIGKILL)
@@ -131,7 +150,8 @@ def test_what_is_sent_again_arrives_as_it_was_sent() -> None:
 
 def test_a_series_that_is_given_up_leaves_nobody() -> None:
     def work(name: str, parts: list[Bytes]) -> list[Bytes]:
-        time.sleep(0.0 if name == "t0" else 60.0)
+        if name != "t0":
+            signal.pause()
         return []
 
     with closing(Crew(work, 2).in_order(tasks(3), lambda name: -int(name[1:]))) as found:

@@ -19,7 +19,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import report
-from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.errors import DataError, FedsolveError
 from fedsolve.report import plots
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
@@ -128,7 +128,7 @@ def test_other_settings_are_run_again(tmp_path: Path) -> None:
 
 
 def test_a_method_that_fails_is_a_row_that_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = compare.execute
+    real = experiment.execute
 
     def spoilt(settings: Settings, *rest: Any, **named: Any) -> Any:
         if settings.method == "afl":
@@ -246,7 +246,6 @@ def test_seeds_are_numbers(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     assert "seeds are whole numbers separated by commas; got '0,x'" in done.stderr
-    assert ParameterError  # what it is inside
 
 
 # --- the page, in a browser ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
     graph.node("ArgMax", scores, name="label", axis=1, keepdims=0)
     kinds = onnx.TensorProto
     file = graph.model({"scores": (kinds.DOUBLE, ["n", len(intercept)]), "label": (kinds.INT64, ["n"])})
-    for name, value in trained.metadata().items():
+    # Beside what fedsolve itself reads: the names where other programs look for them.
+    names = {"class_names": task.class_names, "feature_names": task.feature_names}
+    for name, value in (trained.metadata() | {key: json.dumps(texts) for key, texts in names.items()}).items():
         entry = file.metadata_props.add()
         entry.key, entry.value = name, value
     onnx.checker.check_model(file)
