@@ -1,0 +1,163 @@
+"""Small changes to a module's syntax tree, one at a time: what a mutation score counts.
+
+Changed are comparisons, arithmetic, and/or/not, numbers, texts, conditions, keyword arguments, returned values and
+min/max/any/all; calls for effect, assignments to parts of objects and `raise` are taken out. Left alone are types,
+decorators, docstrings and the texts of errors.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+_SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
+    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,), ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.Mult,), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
+    ast.BitXor: (ast.BitOr,), ast.And: (ast.Or,), ast.Or: (ast.And,),
+}  # fmt: skip
+_OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+_SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "ctx", "type_params"}
+_SKIPPED_NODES = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+
+
+@dataclass(eq=False)
+class Mutation:
+    """One change of a tree: `tree` with `new` in the place of a node."""
+
+    tree: ast.Module
+    key: str  # says where and what, without line numbers: unique within a module
+    first: int  # lines of the statement it is in, or of the head of a compound one
+    last: int
+    parent: ast.AST
+    field: str
+    index: int | None  # in a field that is a list
+    new: ast.AST | None  # None: taken out
+
+    def compiled(self, filename: str) -> CodeType:
+        """The changed module as code."""
+        before = self._swap(self.new)
+        try:
+            return compile(ast.fix_missing_locations(copy.deepcopy(self.tree)), filename, "exec")
+        finally:
+            self._restore(before)
+
+    def _swap(self, new: Any) -> Any:
+        if self.index is None:
+            before = getattr(self.parent, self.field)
+            setattr(self.parent, self.field, new)
+            return before
+        items = getattr(self.parent, self.field)
+        before = items[self.index]
+        items[self.index : self.index + 1] = [] if new is None else [new]
+        return before
+
+    def _restore(self, before: Any) -> None:
+        if self.index is not None and self.new is None:
+            getattr(self.parent, self.field).insert(self.index, before)
+        else:
+            self._swap(before)
+
+
+def mutations(source: str) -> list[Mutation]:
+    """Every change of a module, in the order of its text."""
+    tree, seen = ast.parse(source), Counter[str]()
+    result = []
+    for mutation, name in _visit(tree, tree, "", tree):
+        mutation.key = f"{name}: {mutation.key}"
+        seen[mutation.key] += 1
+        if seen[mutation.key] > 1:
+            mutation.key += f" ({seen[mutation.key]})"
+        result.append(mutation)
+    return result
+
+
+def _visit(tree: ast.Module, node: ast.AST, name: str, statement: ast.AST) -> Iterator[tuple[Mutation, str]]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        name = f"{name}.{node.name}".lstrip(".")
+    for field, value in ast.iter_fields(node):
+        if field in _SKIPPED_FIELDS:
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if not isinstance(child, ast.AST) or isinstance(child, _SKIPPED_NODES) or _docstring(child):
+                continue
+            inside = child if isinstance(child, ast.stmt) else statement
+            first, last = _head(inside)
+            for new in _replacements(child, node, field):
+                mutation = Mutation(tree, "", first, last, node, field, index, new)
+                mutation.key = _described(mutation, child)
+                yield mutation, name or "module"
+            if not isinstance(child, (ast.Raise, ast.JoinedStr)):
+                yield from _visit(tree, child, name, inside)
+
+
+def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AST | None]:
+    """What may stand in the place of a node; None where it may be taken out of a list."""
+    for other in _SWAPS.get(type(node), ()):
+        yield other()
+    match node:
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
+            yield node.operand
+        case ast.Constant(value=bool()):
+            yield ast.Constant(not node.value)
+        case ast.Constant(value=int()):
+            yield ast.Constant(node.value + 1)
+            yield ast.Constant(node.value - 1)
+        case ast.Constant(value=float()):
+            yield ast.Constant(2.0 * node.value if node.value else 1.0)
+            yield ast.Constant(node.value / 2.0 if node.value else -1.0)
+        case ast.Constant(value=str() | bytes()) if not isinstance(parent, ast.Expr):
+            yield ast.Constant(node.value + ("?" if isinstance(node.value, str) else b"?"))
+        case ast.JoinedStr():
+            yield ast.Constant("?")
+        case ast.keyword() if node.arg is not None:
+            yield None
+        case ast.Name() if field == "func" and node.id in _OPPOSITES:
+            yield ast.Name(_OPPOSITES[node.id], ast.Load())
+        case ast.Attribute() if field == "func" and node.attr in _OPPOSITES:
+            yield ast.Attribute(node.value, _OPPOSITES[node.attr], ast.Load())
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            yield ast.Return(ast.Constant(None))
+        case ast.Raise() | ast.Break() | ast.Continue() | ast.AugAssign() | ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield ast.Pass()
+        case ast.expr() if field in ("test", "ifs") and not isinstance(node, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+            yield ast.UnaryOp(ast.Not(), node)
+
+
+def _described(mutation: Mutation, node: ast.AST) -> str:
+    """The change in words: the smallest expression or statement that shows it, before and after."""
+    # An operator says nothing by itself, nor does a number.
+    whole = mutation.parent if isinstance(mutation.parent, (ast.expr, ast.keyword)) else node
+    if isinstance(node, (ast.operator, ast.cmpop, ast.boolop)) and not isinstance(mutation.parent, ast.expr):
+        whole = mutation.parent
+    old = _line(whole)
+    before = mutation._swap(mutation.new)
+    new = "nothing" if whole is node and mutation.new is None else _line(mutation.new if whole is node else whole)
+    mutation._restore(before)
+    return f"{old} -> {new}"
+
+
+def _line(node: ast.AST | None) -> str:
+    text = "nothing" if node is None else ast.unparse(node).splitlines()[0]
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _head(statement: ast.AST) -> tuple[int, int]:
+    """The lines of a statement; of a compound one, those before its body."""
+    first = getattr(statement, "lineno", 1)
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if isinstance(body, list) and body else getattr(statement, "end_lineno", first)
+    return first, max(first, last)
