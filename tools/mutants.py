@@ -34,7 +34,7 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: processes with threads must not fork
 
-from tools.mutations import Mutation, mutations  # noqa: E402
+from tools.mutations import Mutation, mutations
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedsolve"
@@ -154,7 +154,7 @@ def _fork(work: Callable[[], int], log: Path) -> int:
         os.dup2(handle, 2)
         code = work()
         sys.stdout.flush()
-    except BaseException:  # whatever it is, this process ends here
+    except BaseException:  # noqa: BLE001 - whatever it is, this process ends here
         traceback.print_exc()
     os._exit(code)
 

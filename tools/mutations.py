@@ -23,6 +23,7 @@ _SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Mod: (ast.Mult,), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
     ast.BitXor: (ast.BitOr,), ast.And: (ast.Or,), ast.Or: (ast.And,),
 }  # fmt: skip
+TELLING = 20  # characters of an expression that tell where it is from
 _OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
 _SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "ctx", "type_params"}
 _SKIPPED_NODES = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
@@ -70,7 +71,7 @@ def mutations(source: str) -> list[Mutation]:
     """Every change of a module, in the order of its text."""
     tree, seen = ast.parse(source), Counter[str]()
     result = []
-    for mutation, name in _visit(tree, tree, "", tree):
+    for mutation, name in _visit(tree, (tree,), "", tree):
         mutation.key = f"{name}: {mutation.key}"
         seen[mutation.key] += 1
         if seen[mutation.key] > 1:
@@ -79,7 +80,10 @@ def mutations(source: str) -> list[Mutation]:
     return result
 
 
-def _visit(tree: ast.Module, node: ast.AST, name: str, statement: ast.AST) -> Iterator[tuple[Mutation, str]]:
+def _visit(
+    tree: ast.Module, path: tuple[ast.AST, ...], name: str, statement: ast.AST
+) -> Iterator[tuple[Mutation, str]]:
+    node = path[-1]
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         name = f"{name}.{node.name}".lstrip(".")
     for field, value in ast.iter_fields(node):
@@ -92,10 +96,10 @@ def _visit(tree: ast.Module, node: ast.AST, name: str, statement: ast.AST) -> It
             first, last = _head(inside)
             for new in _replacements(child, node, field):
                 mutation = Mutation(tree, "", first, last, node, field, index, new)
-                mutation.key = _described(mutation, child)
+                mutation.key = _described(mutation, (*path, child))
                 yield mutation, name or "module"
             if not isinstance(child, (ast.Raise, ast.JoinedStr)):
-                yield from _visit(tree, child, name, inside)
+                yield from _visit(tree, (*path, child), name, inside)
 
 
 def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AST | None]:
@@ -123,7 +127,7 @@ def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AS
             yield ast.Name(_OPPOSITES[node.id], ast.Load())
         case ast.Attribute() if field == "func" and node.attr in _OPPOSITES:
             yield ast.Attribute(node.value, _OPPOSITES[node.attr], ast.Load())
-        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and not value.value):
             yield ast.Return(ast.Constant(None))
         case ast.Raise() | ast.Break() | ast.Continue() | ast.AugAssign() | ast.Expr(value=ast.Call()):
             yield ast.Pass()
@@ -133,22 +137,25 @@ def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AS
             yield ast.UnaryOp(ast.Not(), node)
 
 
-def _described(mutation: Mutation, node: ast.AST) -> str:
-    """The change in words: the smallest expression or statement that shows it, before and after."""
-    # An operator says nothing by itself, nor does a number.
-    whole = mutation.parent if isinstance(mutation.parent, (ast.expr, ast.keyword)) else node
-    if isinstance(node, (ast.operator, ast.cmpop, ast.boolop)) and not isinstance(mutation.parent, ast.expr):
-        whole = mutation.parent
+def _described(mutation: Mutation, path: tuple[ast.AST, ...]) -> str:
+    """The change in words: the smallest expression or statement that is long enough to show it, before and after."""
+    whole = path[-1]
+    for node in reversed(path):
+        if isinstance(node, ast.stmt) and node is not path[-1] and hasattr(node, "body"):
+            break
+        if isinstance(node, (ast.expr, ast.keyword, ast.stmt)):
+            whole = node
+            if len(_line(node)) >= TELLING:
+                break
     old = _line(whole)
     before = mutation._swap(mutation.new)
-    new = "nothing" if whole is node and mutation.new is None else _line(mutation.new if whole is node else whole)
+    new = _line(mutation.new if whole is path[-1] else whole)
     mutation._restore(before)
     return f"{old} -> {new}"
 
 
 def _line(node: ast.AST | None) -> str:
-    text = "nothing" if node is None else ast.unparse(node).splitlines()[0]
-    return text if len(text) <= 160 else text[:157] + "..."
+    return "nothing" if node is None else ast.unparse(node).splitlines()[0]
 
 
 def _docstring(node: ast.AST) -> bool:
