@@ -10,8 +10,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 import fedsolve as fs
-from fedsolve.features.maps import RandomProjection
 from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.features.maps import RandomProjection
 from fedsolve.methods import fedprior
 from tests.contexts import site
 from tests.methods.oracles import stacked
@@ -75,7 +75,7 @@ def test_no_samples_and_no_margin_leave_the_prior() -> None:
 
 
 def test_few_samples_stay_near_the_prior_and_many_leave_it() -> None:
-    """One sample can move the logarithm by about one; samples that are all told apart do not let it grow without end."""
+    """One sample moves the logarithm by one at most; samples all told apart do not let it grow without end."""
     apart = np.eye(2)
     moved = [calibration.sharpness(np.tile(apart, (n, 1)), np.tile([0, 1], n), 2.0) for n in (1, 10, 1000)]
     assert 2.0 < moved[0] < 2.0 * np.e
