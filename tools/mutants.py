@@ -42,6 +42,7 @@ RESULTS = ROOT / ".mutants" / "results.json"
 REASONS = ROOT / "tests" / "mutants" / "survivors.toml"
 BAR = 0.85
 MEMORY = 6 * 2**30  # bytes of address space for one mutant
+SLOW = 1.0  # seconds of computing: slower tests are left out, since they are seldom the only ones to notice
 
 _RIDGE = tuple(f"tests/methods/test_{name}.py" for name in ("ridge_family", "local", "afl", "fedhip", "fedprior"))
 _LOOP = ("tests/runtime/test_kernel_loop.py", "tests/runtime/test_inbox.py", "tests/runtime/test_loop.py")
@@ -65,14 +66,15 @@ KERNEL: Mapping[str, tuple[str, ...]] = {
 class Baseline:
     """What the tests of a module do when nothing is changed."""
 
-    reach: Mapping[int, frozenset[str]]  # tests by line; tests under line 0 ran at all
-    seconds: Mapping[str, float]
+    reach: Mapping[int, frozenset[str]]  # tests by line; "" where it ran when the module was imported
+    seconds: Mapping[str, float]  # of computing, by test
     libraries: tuple[str, ...]  # modules that were imported, without the project's own
 
     def tests(self, mutation: Mutation) -> list[str]:
         """Tests that reach the lines of a mutation, quickest first; all, if it is run when the module is imported."""
         reaching = {test for line in range(mutation.first, mutation.last + 1) for test in self.reach.get(line, ())}
-        return sorted(self.reach[0] if "" in reaching else reaching, key=lambda test: (self.seconds[test], test))
+        quick = [test for test in (self.seconds if "" in reaching else reaching) if self.seconds[test] < SLOW]
+        return sorted(quick, key=lambda test: (self.seconds[test], test))
 
 
 @dataclass
@@ -94,8 +96,11 @@ class _Watch:
         if self.coverage:
             self.coverage.switch_context(item.nodeid)
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.seconds[nodeid] = -time.process_time()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.seconds[nodeid] += time.process_time()
 
 
 def _pytest(tests: list[str], watch: _Watch) -> int:
@@ -183,7 +188,6 @@ def _measure(module: str, tests: list[str], folder: Path) -> Baseline:
     _succeed(_fork(lambda: _baseline(PACKAGE / module, tests, out), log), log)
     record = json.loads(out.read_text())
     reach = {int(line): frozenset(names) for line, names in record["reach"].items()}
-    reach[0] = frozenset(record["seconds"])
     return Baseline(reach, record["seconds"], tuple(record["libraries"]))
 
 
@@ -198,8 +202,8 @@ def _run(module: str, wanted: list[Mutation], tests: list[str], jobs: int) -> It
                 importlib.import_module(library)
             except Exception:  # noqa: BLE001 - what cannot be loaded before is loaded by each mutant
                 continue
-        everything = sorted(baseline.reach[0])
-        _succeed(_fork(lambda: _trial(module, compile(path.read_text(), str(path), "exec"), everything), log), log)
+        unchanged = compile(path.read_text(), str(path), "exec")
+        _succeed(_fork(lambda: _trial(module, unchanged, sorted(baseline.seconds)), log), log)
         running: dict[int, tuple[str, float]] = {}
         waiting = list(reversed(wanted))
         while waiting or running:
@@ -210,7 +214,7 @@ def _run(module: str, wanted: list[Mutation], tests: list[str], jobs: int) -> It
                     yield mutation.key, "unreached"
                     continue
                 # Others may keep the machine busy, so the limit is generous.
-                limit = 30.0 + 10.0 * sum(baseline.seconds[test] for test in chosen)
+                limit = 60.0 + 10.0 * sum(baseline.seconds[test] for test in chosen)
                 pid = _fork(partial(_trial, module, mutation.compiled(str(path)), chosen), Path(os.devnull))
                 running[pid] = mutation.key, time.monotonic() + limit
             for key, code in _watched(running):
@@ -253,7 +257,7 @@ def main() -> int:
         wanted = [mutation for index, mutation in enumerate(changes[module]) if index in drawn[module]]
         if wanted:
             outcomes[module] = _module(module, wanted, kept, options.jobs)
-    return _report(outcomes, tomllib.loads(REASONS.read_text()) if REASONS.exists() else {})
+    return _report(outcomes, reasons_on_file())
 
 
 def _module(module: str, wanted: list[Mutation], kept: dict[str, Any], jobs: int) -> dict[str, str]:
@@ -275,6 +279,14 @@ def _module(module: str, wanted: list[Mutation], kept: dict[str, Any], jobs: int
             RESULTS.write_text(json.dumps(kept, indent=1))
     print(f"\r{module}: {len(todo)} of {len(wanted)} tried in {time.monotonic() - started:.0f} s")
     return {mutation.key: results[mutation.key] for mutation in wanted}
+
+
+def reasons_on_file() -> dict[str, dict[str, str]]:
+    """Why mutants survive, by module and mutant; in the file, mutants stand under their reason."""
+    groups = tomllib.loads(REASONS.read_text()) if REASONS.exists() else {}
+    return {
+        module: {key: reason for reason, keys in reasons.items() for key in keys} for module, reasons in groups.items()
+    }
 
 
 def _report(outcomes: Mapping[str, Mapping[str, str]], reasons: Mapping[str, Mapping[str, str]]) -> int:

@@ -8,7 +8,6 @@ decorators, docstrings and the texts of errors.
 from __future__ import annotations
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Mutation:
         """The changed module as code."""
         before = self._swap(self.new)
         try:
-            return compile(ast.fix_missing_locations(copy.deepcopy(self.tree)), filename, "exec")
+            return compile(ast.fix_missing_locations(self.tree), filename, "exec")
         finally:
             self._restore(before)
 

@@ -329,3 +329,17 @@ def test_left_out_shares_are_the_shares_among_the_other_samples(seed: int, pseud
         np.testing.assert_allclose(found[i], fedprior._own_shares(rest, shares, pseudocount, left_out=False)[0])
     counts = np.array([(labels == c).sum() for c in range(3)]) + pseudocount * shares
     np.testing.assert_allclose(np.exp(whole), [counts / (8 + pseudocount)])
+
+
+def test_a_client_weighs_class_shares_by_those_among_its_other_samples() -> None:
+    """For every pseudocount; with the shares of all samples, the candidate that trusts them most would always win."""
+    x, y = overlapping(3, count=12)
+    known = fedprior.Knowledge.of(fs.Moments.of(x, y, classes=3, intercept=True), 0.02)
+    client = fedprior._Client.of(x, y, known)
+    every = fedprior.class_shares(known.counts)
+    for pseudocount, shares, rows in zip(fedprior.PSEUDOCOUNTS, client.shares, client.left_out_shares, strict=True):
+        counts = np.bincount(y, minlength=3) + pseudocount * every
+        np.testing.assert_allclose(np.exp(shares), [counts / counts.sum()])
+        for i, row in enumerate(rows):
+            others = counts - np.eye(3)[y[i]]
+            np.testing.assert_allclose(np.exp(row), others / others.sum())
