@@ -141,7 +141,7 @@ def _trial(module: str, code: CodeType, tests: list[str]) -> int:
             loader = Loader(name, str(path))
             return importlib.util.spec_from_file_location(name, path, loader=loader) if fullname == name else None
 
-    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder)
     return _pytest(tests, _Watch())
 
 

@@ -108,16 +108,18 @@ def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AS
     match node:
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
             yield node.operand
-        case ast.Constant(value=bool()):
-            yield ast.Constant(not node.value)
-        case ast.Constant(value=int()):
-            yield ast.Constant(node.value + 1)
-            yield ast.Constant(node.value - 1)
-        case ast.Constant(value=float()):
-            yield ast.Constant(2.0 * node.value if node.value else 1.0)
-            yield ast.Constant(node.value / 2.0 if node.value else -1.0)
-        case ast.Constant(value=str() | bytes()) if not isinstance(parent, ast.Expr):
-            yield ast.Constant(node.value + ("?" if isinstance(node.value, str) else b"?"))
+        case ast.Constant(value=bool() as truth):
+            yield ast.Constant(not truth)
+        case ast.Constant(value=int() as number):
+            yield ast.Constant(number + 1)
+            yield ast.Constant(number - 1)
+        case ast.Constant(value=float() as number):
+            yield ast.Constant(2.0 * number if number else 1.0)
+            yield ast.Constant(number / 2.0 if number else -1.0)
+        case ast.Constant(value=str() as text) if not isinstance(parent, ast.Expr):
+            yield ast.Constant(text + "?")
+        case ast.Constant(value=bytes() as data):
+            yield ast.Constant(data + b"?")
         case ast.JoinedStr():
             yield ast.Constant("?")
         case ast.keyword() if node.arg is not None:
