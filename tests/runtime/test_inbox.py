@@ -225,3 +225,11 @@ def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
         lenient.merge(inbox())
     with pytest.raises(TypeError, match="cannot merge Tallies into Replies"):
         inbox().merge(lenient)
+
+
+def test_damaged_bytes_are_called_by_what_they_should_have_been() -> None:
+    replies, tallies = inbox(), Tallies(tolerate=True)
+    replies.put("x", b"rubbish")
+    tallies.put("x", b"rubbish")
+    assert replies.failed["x"].startswith("its reply is damaged")
+    assert tallies.failed["x"].startswith("its figures ")

@@ -403,6 +403,28 @@ def test_a_request_whose_head_is_wrong_is_refused(changes: dict[str, str | None]
         Request.read(codec.encode(message, head))
 
 
+def test_damaged_bytes_are_no_request_and_a_plain_one_takes_nothing_for_lost() -> None:
+    with pytest.raises(DataError, match="^request is damaged"):
+        Request.read(b"rubbish")
+    plain = Request("update", 1, 0, "", {})
+    assert (plain.accepted, plain.pace) == (True, 1.0)
+
+
+def test_a_client_begins_as_one_that_the_server_knows_nothing_of() -> None:
+    seen: list[tuple[bool, int, float]] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Beginning(Tally):
+        def init_client(self, site: Any) -> Any:
+            seen.append((site.counted, site.round, site.pace))
+            return super().init_client(site)
+
+    data = federation()
+    memory, _ = handle(Beginning(), data.task, data.clients["a"], None, request(pace=2.0))
+    handle(Beginning(), data.task, data.clients["a"], memory, request())
+    assert seen == [(False, 1, 2.0)]
+
+
 @pytest.mark.parametrize("accepted", [True, False])
 @pytest.mark.parametrize("pace", [1.0, 1.0000000000000002, 1e6])
 def test_a_request_gives_back_what_it_was_written_from(accepted: bool, pace: float) -> None:
