@@ -152,7 +152,18 @@ def _described(mutation: Mutation, path: tuple[ast.AST, ...]) -> str:
     before = mutation._swap(mutation.new)
     new = _line(mutation.new if whole is path[-1] else whole)
     mutation._restore(before)
-    return f"{old} -> {new}"
+    argument = _argument(mutation)
+    return f"{argument}{old} -> {argument}{new}"
+
+
+def _argument(mutation: Mutation) -> str:
+    """The name of the argument that a default belongs to, with the equals sign; else nothing."""
+    match mutation.parent, mutation.field, mutation.index:
+        case ast.arguments() as all_, "defaults", int(index):
+            return f"{[*all_.posonlyargs, *all_.args][index - len(all_.defaults)].arg}="
+        case ast.arguments() as all_, "kw_defaults", int(index):
+            return f"{all_.kwonlyargs[index].arg}="
+    return ""
 
 
 def _line(node: ast.AST | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedsolve import arrays, codec
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.method import Method, Personal, Plan
 from fedsolve.rng import derive
+from fedsolve.runtime import drive as loop
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.drive import Snapshot, drive
 from fedsolve.runtime.gather import Plain
@@ -69,7 +71,7 @@ class Tally(Method):
         return inputs @ model["weight"]
 
 
-def federation(names: str = "abc", test: bool = True) -> fs.Federation:
+def federation(names: Iterable[str] = "abc", test: bool = True) -> fs.Federation:
     x, y = np.eye(4), np.arange(4) % 2
     parts = {"train": (x, y), "test": (x, y)} if test else {"train": (x, y)}
     return fs.Federation.from_arrays({name: parts for name in names}, classes=2)
@@ -201,9 +203,50 @@ def test_server_and_clients_draw_from_their_own_places_of_the_seed_tree() -> Non
         assert found[-1].state["draw"] == derive(seed, "aggregate", 1).normal(size=1)
         assert post.memory["a"].private["first"] == derive(seed, "client", "a").normal(size=1)
         assert {request.seed for _, request in post.log} == {seed}
+    assert arrays.same(drive(method, data.task, Post(method, data)).state, found[0].state)  # 0 unless told otherwise
     start = drive(dataclasses.replace(method, asked=()), data.task, Post(method, data), seed=7)
     assert start.state["draw"] == derive(7, "server").normal(size=1)
     assert start.state["round"] == 0
+
+
+def test_time_is_booked_under_what_it_was_spent_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only the parts of a round move on."""
+    now = [0.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    @dataclasses.dataclass(frozen=True)
+    class Busy(Tally):
+        def plan(self, state: Any, clients: Any) -> Plan:
+            now[0] += 1.0
+            return super().plan(state, clients)
+
+        def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+            now[0] += 10.0
+            return super().aggregate(state, replies, server)
+
+    class Far(Post):
+        def ask(self, requests: Iterable[tuple[str, codec.Bytes]], inbox: Any, tick: Any) -> None:
+            super().ask(requests, inbox, tick)
+            now[0] += 100.0 if self.log[-1][1].kind == "update" else 1000.00000049
+
+    method = Busy(asked=("abc", "abc"))
+    found = drive(method, federation().task, Far(method, federation()))
+    assert found.seconds == pytest.approx({"server": 22.0, "clients": 200.0, "evaluate": 2000.000001})
+    assert [line.seconds for line in found.history] == [1111.0, 1111.0]  # to the microsecond
+
+
+def test_the_shared_model_is_that_of_a_message_for_personalisation() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Sharing(Tally):
+        def shared(self, message: Any) -> Any:
+            return {"weight": np.zeros((4, 2)), "for": message["for"]}
+
+    data = federation(["aa", "b"])
+    for lost, client in (([], "aa"), ([(name, 1, "evaluate") for name in data.clients], "")):
+        method = Sharing(asked=(("aa", "b"),))  # type: ignore[arg-type]
+        found = drive(method, data.task, Post(method, data, lost), tolerate=True)
+        assert found.shared is not None
+        np.testing.assert_array_equal(found.shared["for"], [False, len(client)])
 
 
 @pytest.mark.parametrize(("share", "count"), [(1.0, 10), (0.999, 10), (0.5, 5), (0.26, 3), (0.04, 1), (1e-9, 1)])
@@ -218,6 +261,9 @@ def test_the_share_that_takes_part_is_drawn_anew_each_round_in_sorted_order(shar
         assert all(len(drawn) == count and drawn == sorted(set(drawn)) for drawn in rounds)
         assert [set(line.missing) for line in found.history] == [set(names) - set(drawn) for drawn in rounds]
         asked.append(rounds)
+        if count < 10:
+            draws = [derive(1, "participation", number).choice(10, count, replace=False) for number in range(1, 9)]
+            assert rounds == [[names[i] for i in sorted(draw)] for draw in draws]
         assert {n for n, r in post.log if r.kind == "evaluate"} == set(names)
     assert asked[0] == asked[1]
     assert len({tuple(drawn) for drawn in asked[0]}) > 1 or count == 10
@@ -404,7 +450,7 @@ def test_a_request_whose_head_is_wrong_is_refused(changes: dict[str, str | None]
 
 
 def test_damaged_bytes_are_no_request_and_a_plain_one_takes_nothing_for_lost() -> None:
-    with pytest.raises(DataError, match="^request is damaged"):
+    with pytest.raises(DataError, match=r"^request is damaged"):
         Request.read(b"rubbish")
     plain = Request("update", 1, 0, "", {})
     assert (plain.accepted, plain.pace) == (True, 1.0)
