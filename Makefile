@@ -80,4 +80,10 @@ $(DOCS)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
+
+# Small changes to the kernel, one at a time, each against the tests that reach it: about half an hour on two idle cores.
+# Of some modules, or of a sample: make mutants MUTANTS="solver.py codec.py" or MUTANTS="--sample 200".
+.PHONY: mutants
+mutants: $(DEV)/ready
+	$(DEV)/bin/python -m tools.mutants $(MUTANTS)

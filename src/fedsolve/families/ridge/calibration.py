@@ -50,8 +50,10 @@ def sharpness(left_out: Float, labels: NDArray[np.int64], prior: float) -> float
         shares = softmax(t * left_out)
         mean = (shares * left_out).sum(1)
         spread = float((shares * np.square(left_out)).sum() - np.square(mean).sum())
-        slope = t * float((mean - left_out[rows, labels]).sum()) + log - log_prior
-        step = float(np.clip(slope / (t * t * max(spread, 0.0) + 1.0), -FURTHEST, FURTHEST))
+        rise = t * float((mean - left_out[rows, labels]).sum())
+        # Its part of the curvature counts where it is positive: without it, steps towards a small t go to and fro.
+        curvature = t * t * max(spread, 0.0) + max(rise, 0.0) + 1.0
+        step = float(np.clip((rise + log - log_prior) / curvature, -FURTHEST, FURTHEST))
         log -= step
         if abs(step) < CLOSE:
             break

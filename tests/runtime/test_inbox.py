@@ -1,0 +1,235 @@
+"""Laws of the inboxes: what is counted, what is refused, and that merging is putting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsolve import codec
+from fedsolve.errors import DataError
+from fedsolve.method import Plan
+from fedsolve.runtime.inbox import Failure, Replies, Tallies
+
+
+def reply(arrays: dict[str, Any], space: str = "7", **head: str) -> memoryview:
+    return codec.encode({name: np.asarray(array) for name, array in arrays.items()}, {"space": space, **head})
+
+
+def inbox(*, tolerate: bool = True, fold: Any = "sum", each: tuple[str, ...] = (), witness: Any = None) -> Replies:
+    return Replies(Plan((), fold, each), 7, tolerate, witness)
+
+
+ANSWERS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["two", "three", "late", "nan", "empty"])), max_size=6)
+
+
+def answer(client: int, kind: str) -> Any:
+    if kind == "late":
+        return Failure(f"late by {client}")
+    arrays: dict[str, Any] = {"empty": {}, "nan": {"a": [np.nan, 1.0]}}.get(
+        kind, {"a": np.full(2 if kind == "two" else 3, 2.0**client), "head/w": [1.0]}
+    )
+    return reply(arrays, seconds=f"{client}.5")
+
+
+@given(ANSWERS, st.integers(0, 6), st.sampled_from(["sum", "collect", "groups"]), st.sampled_from([(), ("head",)]))
+def test_merging_inboxes_is_putting_into_one(answers: Any, cut: int, fold: Any, each: tuple[str, ...]) -> None:
+    """Whatever the clients answer: sums, who answered, who failed and why, seconds, bytes."""
+    answers = list({f"c{client}": (client, kind) for client, kind in answers}.items())
+    fold = {f"c{client}": f"g{client % 2}" for client in range(6)} if fold == "groups" else fold
+    whole = inbox(fold=fold, each=each)
+    left, right = whole.empty(), whole.empty()
+    for number, (name, (client, kind)) in enumerate(answers):
+        whole.put(name, answer(client, kind))
+        (left if number < cut else right).put(name, answer(client, kind))
+    left.merge(right)
+    found, wanted = left.folded(), whole.folded()
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name])
+    assert (left.answered, left.failed, left.seconds, left.received) == (
+        whole.answered, whole.failed, whole.seconds, whole.received,
+    )  # fmt: skip
+    assert whole.answered.isdisjoint(whole.failed)
+    assert whole.answered | whole.failed.keys() == {name for name, _ in answers}
+
+
+def test_bytes_are_counted_for_replies_that_carry_something() -> None:
+    replies = inbox()
+    full, empty = reply({"a": [1.0]}), reply({})
+    replies.put("x", full)
+    assert replies.received == len(full)
+    silent = inbox()
+    silent.put("x", empty)
+    assert silent.received == 0
+    assert silent.answered == {"x"}
+    assert silent.folded() == {}
+    assert inbox().received == 0
+    assert inbox().folded() == {}
+
+
+def test_seconds_are_those_that_clients_tell() -> None:
+    replies = inbox()
+    replies.put("x", reply({"a": [1.0]}, seconds="0"))
+    replies.put("y", reply({"a": [1.0]}))
+    replies.put("z", reply({"a": [1.0]}, seconds="1.25"))
+    assert replies.seconds == {"x": 0.0, "z": 1.25}
+
+
+@pytest.mark.parametrize("space", ["8", "", None])
+def test_another_space_or_none_is_refused(space: str | None) -> None:
+    head = {} if space is None else {"space": space}
+    replies = inbox()
+    replies.put("x", codec.encode({"a": np.ones(1)}, head))
+    assert replies.failed == {"x": f"its feature space is {space}, not the server's 7"}
+    assert not replies.answered
+
+
+def test_a_witness_sees_every_reply_before_it_is_added_and_may_refuse_it() -> None:
+    seen: list[tuple[str, float]] = []
+
+    def witness(client: str, arrays: Any) -> None:
+        seen.append((client, float(arrays["a"][0])))
+        if client == "bad":
+            raise DataError("not in the book")
+
+    replies = inbox(witness=witness)
+    for part, (client, value) in (
+        (replies, ("x", 1.0)),
+        (replies.empty(), ("bad", 5.0)),
+        (replies.empty(), ("y", 2.0)),
+    ):
+        part.put(client, reply({"a": [value]}))
+        if part is not replies:
+            replies.merge(part)
+    replies.put("spoilt", reply({"a": [np.nan]}))
+    assert seen == [("x", 1.0), ("bad", 5.0), ("y", 2.0)]
+    assert replies.failed["bad"] == "not in the book"
+    assert replies.folded()["a"] == 3.0
+
+
+def test_most_clients_decide_the_layout_and_the_others_are_told_what_differs() -> None:
+    replies = inbox(each=("head",))
+    for client, size in (("a", 3), ("b", 2), ("c", 3), ("d", 1)):
+        replies.put(client, reply({"w": np.ones(size), "head/v": np.ones(1)}))
+    folded = replies.folded()
+    np.testing.assert_array_equal(folded["w"], [2.0, 2.0, 2.0])
+    assert set(folded) == {"w", "a/head/v", "c/head/v"}
+    assert replies.answered == {"a", "c"}
+    assert (
+        replies.failed["b"] == "its reply has head/v <f8[1], w <f8[2] where those of most have head/v <f8[1], w <f8[3]"
+    )
+    assert set(replies.failed) == {"b", "d"}
+    strict = inbox(tolerate=False)
+    for client, size in (("a", 3), ("b", 2), ("c", 3)):
+        strict.put(client, reply({"w": np.ones(size)}))
+    with pytest.raises(DataError, match=r"client 'b': its reply has w <f8\[2\]"):
+        strict.folded()
+
+
+@pytest.mark.parametrize("fold", ["sum", {"a": "g", "b": "g"}])
+def test_every_group_is_held_to_the_layout_of_most(fold: Any) -> None:
+    groups = {"a": "g0", "b": "g1", "c": "g1"}
+    replies = inbox(fold=groups if fold != "sum" else fold)
+    for client, size in (("a", 2), ("b", 3), ("c", 2)):
+        replies.put(client, reply({"w": np.ones(size)}))
+    assert {name: float(array.sum()) for name, array in replies.folded().items()} == (
+        {"w": 4.0} if fold == "sum" else {"g0/w": 2.0, "g1/w": 2.0}
+    )
+    assert set(replies.failed) == {"b"}
+
+
+def test_where_every_reply_is_collected_layouts_may_differ() -> None:
+    replies = inbox(fold="collect")
+    for client, size in (("b", 2), ("a", 3)):
+        replies.put(client, reply({"w": np.ones(size)}))
+    folded = replies.folded()
+    assert list(folded) == ["a/w", "b/w"]
+    assert {name: len(array) for name, array in folded.items()} == {"a/w": 3, "b/w": 2}
+    assert not replies.failed
+
+
+def test_what_was_sent_stays_what_was_sent() -> None:
+    """Sums are the inbox's own: neither a reply nor an inbox that was merged is written to."""
+    first = reply({"a": [1.0]})
+    replies, other = inbox(), inbox()
+    replies.put("x", first)
+    other.put("y", reply({"a": [2.0]}))
+    replies.merge(other)
+    assert codec.decode(first)["a"] == 1.0
+    assert replies.folded()["a"] == 3.0
+
+
+# --- figures
+
+
+def figures(**counts: Any) -> memoryview:
+    named = {"train": 5, "test": 4, **{name.replace("_", "/"): value for name, value in counts.items()}}
+    return codec.encode({name: np.array(value) for name, value in named.items() if value is not None})
+
+
+def test_figures_become_shares_of_the_test_samples() -> None:
+    tallies = Tallies(tolerate=False)
+    tallies.put("x", figures(personal_correct=3, shared_correct=0, chosen_ridge=0.5))
+    tallies.put("y", figures(personal_correct=4))
+    tallies.put("z", figures(test=0))
+    assert (tallies.clients["x"].accuracy, tallies.clients["x"].shared) == (0.75, 0.0)
+    assert (tallies.clients["x"].train, tallies.clients["x"].test) == (5, 4)
+    assert tallies.clients["x"].chosen == {"ridge": 0.5}
+    assert (tallies.clients["y"].accuracy, tallies.clients["y"].shared) == (1.0, None)
+    assert (tallies.clients["z"].accuracy, tallies.clients["z"].test) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"personal_correct": 5}, "its figures cannot be: {'personal': 5} right of 4"),
+        ({"personal_correct": -1}, "cannot be"),
+        ({"personal_correct": 2, "shared_correct": 5}, "cannot be"),
+        ({"test": 0, "personal_correct": 0}, "cannot be"),
+        ({"test": -1, "personal_correct": -1}, "cannot be"),
+        ({"train": None, "personal_correct": 1}, "its figures are incomplete: 'train'"),
+        ({"test": None}, "incomplete: 'test'"),
+        ({"personal_wrong": 1}, "incomplete: 'correct'"),
+        ({"test": [1, 2]}, "incomplete"),
+        ({"test": np.inf}, "incomplete"),
+        ({"test": np.nan}, "incomplete"),
+        ({"chosen_ridge": [1.0, 2.0]}, "incomplete"),
+    ],
+)
+def test_figures_that_cannot_be_are_refused_by_name_or_noted(counts: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError) as error:
+        Tallies(tolerate=False).put("x", figures(**counts))
+    assert str(error.value).startswith("client 'x': its figures ")
+    assert words in str(error.value)
+    lenient = Tallies(tolerate=True)
+    lenient.put("x", figures(**counts))
+    assert lenient.failed == {"x": str(error.value).removeprefix("client 'x': ")}
+    assert not lenient.clients
+
+
+def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
+    strict, lenient = Tallies(tolerate=False), Tallies(tolerate=True)
+    with pytest.raises(DataError, match="client 'x': gone"):
+        strict.empty().put("x", Failure("gone"))
+    other = lenient.empty()
+    other.put("x", Failure("gone"))
+    other.put("y", figures(personal_correct=4))
+    lenient.merge(other)
+    assert lenient.failed == {"x": "gone"}
+    assert set(lenient.clients) == {"y"}
+    with pytest.raises(TypeError, match="cannot merge Replies into Tallies"):
+        lenient.merge(inbox())
+    with pytest.raises(TypeError, match="cannot merge Tallies into Replies"):
+        inbox().merge(lenient)
+
+
+def test_damaged_bytes_are_called_by_what_they_should_have_been() -> None:
+    replies, tallies = inbox(), Tallies(tolerate=True)
+    replies.put("x", b"rubbish")
+    tallies.put("x", b"rubbish")
+    assert replies.failed["x"].startswith("its reply is damaged")
+    assert tallies.failed["x"].startswith("its figures ")
