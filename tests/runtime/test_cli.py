@@ -368,7 +368,7 @@ def test_methods_lists_every_method(command: Command) -> None:
 def test_methods_shows_one_with_its_parameters(command: Command) -> None:
     done = command("methods", "fedhip")
     assert done.code == 0
-    assert done.out.startswith("fedhip: A global model and a personal one a client")
+    assert done.out.startswith("fedhip: A global model, and a personal one per client")
     rows = {line.split()[0]: line.split()[1] for line in done.out.splitlines() if line[:1].strip()}
     assert (rows["rounds"], rows["alpha"], rows["beta"], rows["intercept"]) == ("1", "auto", "1.0", "false")
     assert "Tang et al." in done.out

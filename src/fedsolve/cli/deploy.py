@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.given import assignments, check_place, share_of
+from fedsolve.cli.options import check_place
 from fedsolve.cli.text import percent, size
+from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
     from fedsolve.result import Result
@@ -87,12 +88,11 @@ def deploy_run_command(
     from fedsolve import deploy, parameters
     from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
-    from fedsolve.study.experiment import Settings, method_of
+    from fedsolve.study.experiment import method_of
 
     check_place(out)
     made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
-    share = share_of(test)
-    job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)
+    job = Job(method, parameters.values(made), features, seed, share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.given import assignments
 from fedsolve.cli.text import ROWS, size
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.study.settings import assignments
 
 if TYPE_CHECKING:
     from fedsolve.ledger.store import Answer

@@ -10,111 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.given import assignments, check_place, share_of
+from fedsolve.cli.options import check_place, setting_values, takes_settings
 from fedsolve.cli.text import ROWS, gain, percent, size
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.study.settings import Settings
 
 if TYPE_CHECKING:
     from fedsolve.result import Result
     from fedsolve.runtime.checkpoint import Checkpoint
 
 
-# Options without a value stay None, so that a --config file is overridden by what was really given.
+@takes_settings()
 def run_command(
-    method: Annotated[
-        str | None, typer.Option(help="See `fedsolve methods`. Default: fedhip.", show_default=False)
-    ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A parameter of the method, as in --set alpha=20. Repeat for more."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
-            "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder a "
-            "class), or hf:NAME.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Take only N of the samples, drawn by the seed; an official test set stays whole. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="How many clients share the data. Default: 20.", show_default=False)
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="iid, dirichlet:A (small A: very different clients), classes:C (C random classes a client), "
-            "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the column `client` of the data). "
-            "Default: dirichlet:0.1.",
-            show_default=False,
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            help="A share of each client's own data (default: 0.2); official: the data's own test set, dealt out in "
-            "the clients' class proportions; global: all of it for every client.",
-            show_default=False,
-        ),
-    ] = None,
-    min_samples: Annotated[
-        int | None,
-        typer.Option(help="Clients with fewer samples get some from the largest. Default: 2.", show_default=False),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="The feature map, the same for all clients: identity (the default), unit, ones, "
-            "random:SIZE,ACTIVATION,SEED; for pictures a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
-            "efficientnet-lite0; or several joined by +.",
-            show_default=False,
-        ),
-    ] = None,
-    skip_broken: Annotated[
-        bool | None,
-        typer.Option("--skip-broken", help="Leave out pictures that cannot be read.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Decides the split and all draws. Default: 0.", show_default=False)
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="For methods that take several. Default: the method's own.", show_default=False)
-    ] = None,
-    participation: Annotated[
-        float | None,
-        typer.Option(help="Share of the clients that take part in a round. Default: 1.", show_default=False),
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            help="local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
-            "engine. For machines of their own see `fedsolve deploy`.",
-            show_default=False,
-        ),
-    ] = None,
-    alone: Annotated[
-        bool | None,
-        typer.Option(
-            "--alone/--no-alone",
-            help="Also train every client alone, to compare. Default: alone, where that is closed form.",
-            show_default=False,
-        ),
-    ] = None,
-    eval_every: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Evaluate every N rounds, and after the last. Default: 1.", show_default=False),
-    ] = None,
     checkpoint: Annotated[
         int | None,
         typer.Option(metavar="N", help="Every N rounds, write all it takes to go on into --out.", show_default=False),
@@ -139,26 +47,15 @@ def run_command(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the result is.")] = False,
+    **options: Any,
 ) -> None:
     """Train a method on a federation: a personal model for each client, figures, and all of it on disk.
 
     With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
     """
-    from fedsolve.study.experiment import Settings, execute
+    from fedsolve.study.experiment import execute
 
-    values = _read_config(config)
-    given = {
-        "method": method, "data": data, "limit": limit, "clients": clients, "partition": partition,
-        "test": share_of(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
-        "participation": participation, "runtime": runtime, "alone": alone, "skip_broken": skip_broken,
-        "eval_every": eval_every,
-    }  # fmt: skip
-    if method is not None and method != values.get("method", Settings.method):
-        for stale in ("set", "rounds"):  # they belonged to the file's method
-            values.pop(stale, None)
-    values |= {name: value for name, value in given.items() if value is not None}
-    settings = Settings.of(values, str(config))
-    settings = replace(settings, set={**settings.set, **assignments(assign or [])})
+    settings = _with_options(_read_config(config), setting_values(options), str(config))
     check_place(out)
     kept = _checkpoint(out, checkpoint, resume)
     try:
@@ -175,6 +72,16 @@ def run_command(
         typer.echo(str(saved))
     else:
         _show(result, saved)
+
+
+def _with_options(values: dict[str, Any], chosen: dict[str, Any], source: str) -> Settings:
+    """The settings of a file, overridden by what was given on the command line."""
+    parameters = chosen.pop("set", {})
+    if "method" in chosen and chosen["method"] != values.get("method", Settings.method):
+        for stale in ("set", "rounds"):  # they belonged to the file's method
+            values.pop(stale, None)
+    settings = Settings.of({**values, **chosen}, source)
+    return replace(settings, set={**settings.set, **parameters})
 
 
 def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint | None:

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,53 +28,11 @@ from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.drive import Progress, Report
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
+from fedsolve.study.settings import Settings as Settings
+from fedsolve.study.settings import option_name
 
 RUNTIMES = ("local", "flower")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
-_TEXT = ((str,), "a text")
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
-    **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
-    "skip_broken": ((bool,), "true or false"),
-    "alone": ((bool, type(None)), "true or false"),
-    "set": ((Mapping,), "a table of parameters"),
-    "test": ((int, float, str), "a number or a text"),
-    "participation": ((int, float), "a number"),
-}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything that decides the outcome of a run. Texts are as on the command line."""
-
-    method: str = "fedhip"
-    set: Mapping[str, object] = field(default_factory=dict)  # parameters of the method
-    data: str = "digits"
-    limit: int | None = None  # at most so many samples, drawn by the seed; None: all
-    clients: int | None = None  # None: 20, or the natural clients
-    partition: str = "dirichlet:0.1"
-    test: float | str = 0.2
-    min_samples: int = 2
-    features: str = "identity"
-    skip_broken: bool = False  # leave out pictures that cannot be read
-    seed: int = 0
-    rounds: int | None = None  # None: the method's own
-    participation: float = 1.0
-    runtime: str = "local"
-    alone: bool | None = None  # also train every client alone, to compare; None: where that is closed form
-    eval_every: int = 1  # rounds between two evaluations
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], source: str) -> Settings:
-        """Settings from a mapping read from a file called `source`."""
-        known = {item.name for item in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise unknown(f"setting in {source}:", name, known)
-        for name, value in values.items():
-            kinds, words = _KINDS.get(name, ((object,), ""))
-            if not isinstance(value, kinds):
-                raise ParameterError(f"setting {name!r} in {source} must be {words}; got {value!r}")
-        return cls(**values)
 
 
 def table_of(settings: Settings, progress: Progress | None = None) -> Table:
@@ -250,11 +208,10 @@ def command(settings: Mapping[str, Any]) -> str:
     for name, value in settings.items():
         if name in ("method", "set") or name not in defaults or value is None or value == defaults[name]:
             continue
-        option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
-            words.append(option if value else f"--no-{name.replace('_', '-')}")
+            words.append(option_name(name if value else f"no_{name}"))
         elif name != "rounds" or value != methods.create(str(settings["method"])).rounds:
-            words += [option, _text(value)]
+            words += [option_name(name), _text(value)]
     return shlex.join(words)
 
 
