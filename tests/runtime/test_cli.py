@@ -416,8 +416,10 @@ def test_predict_writes_npz(command: Command, trained: Path, tmp_path: Path) -> 
     assert done.out.splitlines()[0] == "90 predictions in p.npz"
     assert done.out.splitlines()[1].startswith("accuracy 0.")
     found, x = arrays(tmp_path / "p.npz"), arrays(trained / "d.npz")["x"]
-    assert sorted(found) == ["label", "scores"]
-    np.testing.assert_array_equal(found["scores"], fs.load_model(trained / "m.safetensors").scores(x))
+    assert sorted(found) == ["label", "probabilities", "scores"]
+    model = fs.load_model(trained / "m.safetensors")
+    np.testing.assert_array_equal(found["scores"], model.scores(x))
+    np.testing.assert_array_equal(found["probabilities"], model.predict_proba(x))
     np.testing.assert_array_equal(found["label"], found["scores"].argmax(1))
     assert os.listdir(tmp_path) == ["p.npz"]
 
@@ -427,10 +429,14 @@ def test_predict_writes_csv_with_the_names_of_classes(command: Command, trained:
     assert (done.code, done.err) == (0, "")
     with (tmp_path / "p.csv").open(newline="") as file:
         head, *rows = csv.reader(file)
-    assert head == ["label", "score_0", "score_1", "score_2"]
+    names = ["blue", "green", "red"]
+    assert head == ["label", *(f"score_{name}" for name in names), *(f"probability_{name}" for name in names)]
     x, y = (arrays(trained / "n.npz")[key] for key in ("x", "y"))
-    scores = np.array([row[1:] for row in rows], dtype=float)
-    np.testing.assert_array_equal(scores, fs.load_model(trained / "n.safetensors").scores(x))
+    scores, probabilities = np.split(np.array([row[1:] for row in rows], dtype=float), 2, axis=1)
+    model = fs.load_model(trained / "n.safetensors")
+    np.testing.assert_array_equal(scores, model.scores(x))
+    np.testing.assert_array_equal(probabilities, model.predict_proba(x))
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
     labels = [row[0] for row in rows]
     assert labels == [("blue", "green", "red")[i] for i in scores.argmax(1)]
     assert f"accuracy {np.mean(np.array(labels) == y):.4f} on 90 samples\n" in done.out
