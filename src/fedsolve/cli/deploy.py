@@ -85,12 +85,13 @@ def deploy_run_command(
     ] = None,
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
-    from fedsolve import deploy, parameters
+    from fedsolve import deploy, methods, parameters
     from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
     from fedsolve.study.experiment import method_of
 
     check_place(out)
+    methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
     made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
     job = Job(method, parameters.values(made), features, seed, share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
