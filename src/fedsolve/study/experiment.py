@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -55,18 +56,39 @@ def split_of(settings: Settings, table: Table) -> Federation:
     )
 
 
+def class_of(name: str, settings: Mapping[str, object] | None = None) -> type[Method]:
+    """The class of a method: one of the catalogue by its name, or a user's own as package.module:Class.
+
+    >>> class_of("fedhip").__name__
+    'FedHiP'
+    """
+    return methods.own_class(name) if ":" in name else methods.method_class(name, settings)
+
+
+def plain_name(text: str) -> str:
+    """A text as part of a file's name.
+
+    >>> plain_name("synthetic:1,0.5")
+    'synthetic-1-0.5'
+    """
+    return re.sub(r"[^\w.=]+", "-", text)
+
+
 def method_of(settings: Settings) -> Method:
-    """The method with its parameters."""
-    chosen = dict(settings.set)
-    if settings.rounds is not None:
-        takes = {name for name, _, _ in parameters.declared(methods.method_class(settings.method, chosen))}
-        if "rounds" not in takes:
-            own = methods.create(settings.method, chosen).rounds
-            if settings.rounds != own:
-                raise ParameterError(f"{settings.method} takes exactly {own} round; got rounds={settings.rounds}")
-        else:
-            chosen["rounds"] = settings.rounds
-    return methods.create(settings.method, chosen)
+    """The method with its parameters.
+
+    >>> method_of(Settings(method="fedhip", set={"alpha": "20"}))
+    FedHiP(alpha=20.0, beta=1.0, intercept=False)
+    """
+    name, chosen = settings.method, dict(settings.set)
+    cls = class_of(name, chosen)
+    takes = {parameter for parameter, _, _ in parameters.declared(cls)}
+    if settings.rounds is not None and "rounds" in takes:
+        chosen["rounds"] = settings.rounds
+    method = cls(**parameters.assign(cls, chosen)) if ":" in name else methods.create(name, chosen)
+    if settings.rounds not in (None, method.rounds):
+        raise ParameterError(f"{name} takes exactly {method.rounds} round; got rounds={settings.rounds}")
+    return method
 
 
 @contextmanager
@@ -117,14 +139,21 @@ def execute(
     ledger: Path | None = None,
     *,
     prepared: Prepared | None = None,
+    baseline: Result | None = None,
 ) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed.
 
-    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none.
+    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none. Clients
+    are trained alone, where that is asked for, unless a `baseline` is given that did so on the same data.
     """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
+        raise ParameterError(
+            f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
+            "--runtime local and without --ledger"
+        )
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
@@ -157,10 +186,20 @@ def execute(
         seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
     if alone and method.alone is not None:
-        own = methods.create("local", method.alone)
-        last = settings.eval_every if method.closed_form else own.rounds
-        result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress, evaluate_every=last))
+        result = result.with_alone(baseline or _trained_alone(method, federation, settings, progress))
     return result
+
+
+def _trained_alone(method: Method, federation: Federation, settings: Settings, progress: Progress | None) -> Result:
+    """`local` with the settings that differ from the method in nothing but being alone."""
+
+    def name_phase(what: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"training alone: {what}", done, total)
+
+    local = methods.create("local", method.alone)
+    last = settings.eval_every if method.closed_form else local.rounds
+    return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last)
 
 
 def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:
@@ -200,17 +239,20 @@ def command(settings: Mapping[str, Any]) -> str:
     """The command that runs an experiment again, from its settings as result.json holds them."""
     if "data" not in settings:
         return "(from Python: its data have no name)"
-    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", str(settings["method"])]
-    usual = parameters.values(methods.create(str(settings["method"])))
-    for name, value in settings.get("set", {}).items():
-        if value != usual.get(name) and name != "rounds":  # which has an option of its own
-            words += ["--set", f"{name}={_text(value)}"]
+    name = str(settings["method"])
+    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", name]
+    # A method of a user's own is not loaded because a file names it: all its parameters are written out.
+    method = methods.create(name) if name in methods.CATALOGUE else None
+    usual = {} if method is None else parameters.values(method)
+    for parameter, value in settings.get("set", {}).items():
+        if parameter != "rounds" and (parameter not in usual or value != usual[parameter]):  # rounds has an option
+            words += ["--set", f"{parameter}={_text(value)}"]
     for name, value in settings.items():
         if name in ("method", "set") or name not in defaults or value is None or value == defaults[name]:
             continue
         if isinstance(value, bool):
             words.append(option_name(name if value else f"no_{name}"))
-        elif name != "rounds" or value != methods.create(str(settings["method"])).rounds:
+        elif name != "rounds" or method is None or value != method.rounds:
             words += [option_name(name), _text(value)]
     return shlex.join(words)
 
