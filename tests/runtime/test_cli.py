@@ -675,38 +675,6 @@ def test_feature_maps_from_the_command_line(command: Command, tmp_path: Path) ->
 NETWORK = ("--clients", "4", "--method", "fedavg", "--set", "model=mlp:8", "--set", "epochs=1", "--rounds", "4")
 
 
-def test_checkpoint_and_resume_from_the_command_line(command: Command, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    whole = command("run", "--quiet", *NETWORK, "--out", "whole")
-    assert whole.code == 0
-    kept = fs.run  # a run that is stopped behind its third round leaves what it wrote at the second
-
-    class Stop(Exception):
-        pass
-
-    def stops(*arguments: Any, **settings: Any) -> Any:
-        def report(line: Any, rounds: int) -> None:
-            if line.round == 3:
-                raise Stop
-
-        return kept(*arguments, **{**settings, "report": report})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsolve.study.experiment.run", stops)
-        patch.setattr(sys, "argv", ["fedsolve", "run", "--quiet", *NETWORK, "--out", "out", "--checkpoint", "2"])
-        with pytest.raises(Stop):
-            cli.main()
-    assert os.listdir(tmp_path / "out") == ["checkpoint.safetensors"]
-    other = command("run", "--quiet", *NETWORK, "--out", "out", "--resume", "--set", "lr=0.5")
-    assert other.code == 2
-    assert "set lr was 0.01 and is 0.5" in other.err
-    assert command("run", "--quiet", *NETWORK, "--out", "out", "--resume").code == 0
-    one, two = figures(tmp_path / "whole"), figures(tmp_path / "out")
-    assert one["clients"] == two["clients"]
-    assert (tmp_path / "whole/state.safetensors").read_bytes() == (tmp_path / "out/state.safetensors").read_bytes()
-    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,9 @@ def run_command(
         int | None,
         typer.Option(metavar="N", help="Every N rounds, write all it takes to go on into --out.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit. It knows its settings.")
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Settings from a TOML file, or from the result.json of an earlier run."),
@@ -54,9 +57,10 @@ def run_command(
     """
     from fedsolve.study.experiment import execute
 
-    settings = _with_options(_read_config(config), setting_values(options), str(config))
+    values = _merged(_read_config(config), setting_values(options), str(config))
     check_place(out)
     kept = _checkpoint(out, checkpoint, resume)
+    settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
     try:
         with waiting(quiet) as (progress, report):
             result = execute(settings, progress, report, kept, ledger)
@@ -64,7 +68,7 @@ def run_command(
         if kept is None or not kept.path.is_file():
             raise
         stop = SystemExit(130)
-        stop.add_note("the same command with --resume goes on")
+        stop.add_note(f"{_resume_command(settings, kept)} goes on")
         raise stop from None
     saved = result.save(out or _free_place(result))
     if quiet:
@@ -73,15 +77,13 @@ def run_command(
         show(result, saved)
 
 
-def _with_options(values: dict[str, Any], chosen: dict[str, Any], source: str) -> Settings:
-    """The settings of a file, overridden by what was given on the command line."""
-    parameters = chosen.pop("set", {})
-    check_named_here(values.get("method"), chosen.get("method"), source)
-    if "method" in chosen and chosen["method"] != values.get("method", Settings.method):
-        for stale in ("set", "rounds"):  # they belonged to the file's method
-            values.pop(stale, None)
-    settings = Settings.of({**values, **chosen}, source)
-    return replace(settings, set={**settings.set, **parameters})
+def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a file, overridden by what was given on the command line or, for a checkpoint, beside it."""
+    check_named_here(stored.get("method"), chosen.get("method"), source)
+    usual = Settings.of(stored, source)  # refuses what a file may not say
+    stale = "method" in chosen and chosen["method"] != usual.method  # these belonged to the file's method
+    kept = {name: value for name, value in stored.items() if not (stale and name in ("set", "rounds"))}
+    return {**kept, **chosen, "set": {**kept.get("set", {}), **chosen.get("set", {})}}
 
 
 def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint | None:
@@ -93,7 +95,25 @@ def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint
         raise ParameterError(f"--checkpoint takes a number of rounds of at least 1; got {every}")
     from fedsolve.runtime.checkpoint import Checkpoint
 
-    return Checkpoint(out, every or 0, resume)
+    checkpoint = Checkpoint(out, every or 0, resume)
+    return checkpoint if every is not None else replace(checkpoint, every=checkpoint.asked_for()[1])
+
+
+def _resumed(checkpoint: Checkpoint, values: dict[str, Any]) -> Settings:
+    """The settings of a checkpoint; those given beside it must agree."""
+    from fedsolve.study.resume import check_same
+
+    source = str(checkpoint.path)
+    stored, _ = checkpoint.asked_for()
+    settings = Settings.of(_merged(stored, values, source), source)
+    if stored:
+        check_same(checkpoint, Settings.of(stored, source), settings)
+    return settings
+
+
+def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
+    own = ["--method", settings.method] if ":" in settings.method else []
+    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *own])
 
 
 def _read_config(path: Path | None) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def execute(
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
         if checkpoint is not None:
             raise ParameterError("--checkpoint and --resume are for --runtime local")
+    if checkpoint is not None:
+        checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
