@@ -51,8 +51,8 @@ def main() -> None:
         raise
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         from fedsolve import __version__
 
         typer.echo(f"fedsolve {__version__}")

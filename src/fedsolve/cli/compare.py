@@ -1,4 +1,4 @@
-"""`fedsolve compare`."""
+"""`fedsolve compare`: several methods on the same splits, and one page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _help(name: str, option: Option) -> str:
 
 @takes_settings(COMMON, after="assign", help=_help)
 def compare_command(
-    methods: Annotated[str, typer.Option(metavar="A,B,C", help="Methods, separated by commas. local is always there.")],
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Methods, as for run, separated by commas. local is always there.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
     seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Seeds of splits and draws, separated by commas.")] = "0",
     assign: Annotated[
@@ -51,11 +53,11 @@ def compare_command(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []))
 
-    def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
+    def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:
-            typer.echo(run_line(method, seed, found, done, total))
+            typer.echo(run_line(method, seed, reply, done, total))
 
     with goes_on(), waiting(quiet) as (progress, _):
-        compare.compare(runs, out, told, progress)
+        compare.compare(runs, out, report_run, progress)
         page = report.write([out], out / "report.html")
     typer.echo(str(page) if quiet else f"open {page}")

@@ -73,7 +73,8 @@ def deploy_run_command(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the sites at the start.")] = 120.0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer before a site is left out.")] = 1800.0,
     eval_every: Annotated[
-        int, typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. It costs a message a site.")
+        int,
+        typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. One message per site."),
     ] = 0,
     ledger: Annotated[
         Path | None,
@@ -92,8 +93,8 @@ def deploy_run_command(
 
     check_place(out)
     methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
-    made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
-    job = Job(method, parameters.values(made), features, seed, share_of(test))
+    instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
+    job = Job(method, parameters.values(instance), features, seed, share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
 

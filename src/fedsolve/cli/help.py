@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
-if TYPE_CHECKING:
-    import click
-
 
 class _Command(TyperCommand):
-    def get_help(self, ctx: click.Context) -> str:
+    def get_help(self, ctx: Any) -> str:
         _restore_arguments(self)
         return _unescaped(super().get_help(ctx))
 
-    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Nothing: since click 8.5 they have a section here, and typer has one for them among the options."""
 
 
 class _Group(TyperGroup):
-    def get_help(self, ctx: click.Context) -> str:
+    def get_help(self, ctx: Any) -> str:
         return _unescaped(super().get_help(ctx))
 
 

@@ -1,4 +1,4 @@
-"""`fedsolve methods`."""
+"""`fedsolve methods`: the catalogue, and one method in full."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ def takes_settings(
     """
 
     def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True)
-        *parameters, _ = own.parameters.values()  # the last is **values
+        signature = inspect.signature(command, eval_str=True)
+        *parameters, _ = signature.parameters.values()  # the last is **values
         place = 1 + [each.name for each in parameters].index(after) if after else 0
         declared = settings.options()
         parameters[place:place] = [_parameter(n, declared[n], help(n, declared[n])) for n in names or declared]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        command.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in named} | {"return": None}
         return command
 

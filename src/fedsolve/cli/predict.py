@@ -1,4 +1,4 @@
-"""`fedsolve predict`."""
+"""`fedsolve predict`: the classes of samples in a file, from a saved model."""
 
 from __future__ import annotations
 

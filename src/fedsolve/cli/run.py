@@ -1,4 +1,4 @@
-"""`fedsolve run`."""
+"""`fedsolve run`: one experiment, from options, a file or a checkpoint to a folder of results."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _resumed(checkpoint: Checkpoint, values: dict[str, Any]) -> Settings:
 
 
 def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
-    own = ["--method", settings.method] if ":" in settings.method else []
-    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *own])
+    method = ["--method", settings.method] if ":" in settings.method else []
+    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *method])
 
 
 def _read_config(path: Path | None) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def _read_config(path: Path | None) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".json":
             return dict(tomllib.loads(text))
-        found = dict(json.loads(text)["settings"])
-        if "data" not in found:
+        settings = dict(json.loads(text)["settings"])
+        if "data" not in settings:
             raise DataError(
                 f"{path} comes from fs.run: it does not say where its data are, so it cannot be run from here"
             )
-        return found
+        return settings
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except DataError:

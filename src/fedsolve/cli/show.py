@@ -41,8 +41,8 @@ def show(result: Result, saved: Path) -> None:
     console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
     example = next(iter(result.models), None)
     if example:
-        own = f" --method {settings['method']}" if ":" in settings["method"] else ""
-        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE{own}"
+        method = f" --method {settings['method']}" if ":" in settings["method"] else ""
+        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE{method}"
         console.print(command, soft_wrap=True, markup=False)
 
 

@@ -35,8 +35,8 @@ def plan(base: Settings, names: Sequence[str], seeds: Sequence[int], assignments
     if not names:
         raise ParameterError("a comparison needs at least one method")
     compared = list(dict.fromkeys(["local", *names]))
-    settings = {name: _own(name, assignments) for name in compared}
-    taken = {key for own in settings.values() for key in own}
+    settings = {name: _assigned(name, assignments) for name in compared}
+    taken = {key for values in settings.values() for key in values}
     for key in assignments:
         whose, dot, name = key.rpartition(".")
         if dot and whose not in compared:
@@ -54,11 +54,12 @@ def plan(base: Settings, names: Sequence[str], seeds: Sequence[int], assignments
     return [replace(run, seed=seed) for seed in dict.fromkeys(seeds) for run in everything]
 
 
-def _own(name: str, assignments: Mapping[str, str]) -> dict[str, str]:
+def _assigned(name: str, assignments: Mapping[str, str]) -> dict[str, str]:
     variants = methods.classes(name) if name in methods.CATALOGUE else [class_of(name)]
     takes = {each for cls in variants for each, _, _ in parameters.declared(cls)}
-    own = {key: value for key, value in assignments.items() if "." not in key and key in takes}
-    return own | {key.rpartition(".")[2]: value for key, value in assignments.items() if key.rpartition(".")[0] == name}
+    common = {key: value for key, value in assignments.items() if "." not in key and key in takes}
+    parts = [(*key.rpartition("."), value) for key, value in assignments.items()]
+    return common | {key: value for whose, _, key, value in parts if whose == name}
 
 
 def _baselines(runs: Sequence[Settings]) -> list[Settings]:

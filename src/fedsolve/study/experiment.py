@@ -46,7 +46,7 @@ def table_of(settings: Settings, progress: Progress | None = None) -> Table:
 
 
 def split_of(settings: Settings, table: Table) -> Federation:
-    """The clients and their data."""
+    """The clients, each with its part of the table to train and to test on."""
     return table.split(
         settings.partition,
         clients=settings.clients,

@@ -84,7 +84,9 @@ class Settings:
     'dirichlet:0.1'
     """
 
-    method: str = _setting("fedhip", TEXT, "See `fedsolve methods`. Default: fedhip.")
+    method: str = _setting(
+        "fedhip", TEXT, "See `fedsolve methods`; or package.module:Class, one of your own. Default: fedhip."
+    )
     set: Mapping[str, object] = _setting(
         None, TABLE, "A parameter of the method, as in --set alpha=20. Repeat for more.", "NAME=VALUE"
     )
