@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, softmax
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
@@ -82,6 +83,11 @@ class Method(Protocol):
     targets: ClassVar[tuple[str, ...]] = ("classes",)  # the kinds of targets it can learn
     closed_form: ClassVar[bool] = True  # solved, not descended: fast enough to train clients alone beside it
     workers: ClassVar[Workers] = "threads"  # how clients run side by side; torch has one generator per process
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Every method's docstring lists its parameters, whoever declares them."""
+        super().__init_subclass__(**settings)
+        parameters.document(cls)
 
     @property
     def rounds(self) -> int:

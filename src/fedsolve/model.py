@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsolve import codec, methods, parameters
 from fedsolve.arrays import Array, Arrays, check
+from fedsolve.data.frames import in_columns
 from fedsolve.data.samples import check_inputs
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError
@@ -48,13 +49,16 @@ class Model:
         )
 
     def scores(self, inputs: ArrayLike | Pictures, progress: Progress | None = None) -> Array:
-        """One row per sample, one column per class; the largest wins. Pictures are an array or `Images` of a folder."""
+        """One row per sample, one column per class; the largest wins.
+
+        Pictures may be arrays or `Images` of a folder. The columns of a data frame are taken by name.
+        """
         wanted, features = self.task.inputs, self.task.features
         if isinstance(inputs, Pictures):
             if wanted == ANY_SIZE:
                 return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False), self.task)
             inputs = inputs.stacked()
-        x = check_inputs(inputs, "inputs")
+        x = check_inputs(in_columns(inputs, self.task.feature_names, "inputs"), "inputs")
         if len(wanted) != x.ndim - 1 or any(side not in (-1, x.shape[i]) for i, side in enumerate(wanted, 1)):
             raise DataError(f"the model of {self.owner!r} takes inputs of shape {wanted}; got {x.shape[1:]}")
         return self.method.predict(self.arrays, extract(features, x, progress, keep=False), self.task)
@@ -104,6 +108,9 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
         settings = json.loads(metadata["settings"])
         if metadata["fedsolve"] == "1":
             arrays, settings = _of_format_1(arrays, metadata["method"], settings)
+        if kind is None and metadata["method"] not in methods.CATALOGUE:
+            way_out = "if it is your own, give its class: load_model(path, Class) or --method package.module:Class"
+            raise DataError(f"unknown method {metadata['method']!r}; {way_out}")
         method = kind(**settings) if kind else methods.create(metadata["method"], settings)
         if method.name != metadata["method"]:
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")

@@ -8,6 +8,7 @@ A method is a frozen dataclass whose fields are made with `number`, `flag`, `cho
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -126,6 +127,36 @@ def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
     for item in dataclasses.fields(owner):
         if _KEY in item.metadata:
             yield item.name, item.default, item.metadata[_KEY]
+
+
+def document(cls: type) -> None:
+    """Add the declared parameters to a class's docstring, as numpydoc has them, so that `help` shows their meaning.
+
+    It takes classes before `dataclass` does, whose own fields are still attributes.
+    """
+    text = vars(cls).get("__doc__")
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        fields |= vars(base).get("__dataclass_fields__", {})
+    fields |= {name: value for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)}
+    domains = {name: (item.default, item.metadata[_KEY]) for name, item in fields.items() if _KEY in item.metadata}
+    if text is None or not domains:
+        return
+    lines = [inspect.cleandoc(text), "", "Parameters", "----------"]
+    for name, (default, domain) in domains.items():
+        lines += [f"{name} : {domain.describe()}, default {default!r}", f"    {domain.doc}"]
+    cls.__doc__ = "\n".join(lines) + "\n"
+
+
+def summary(cls: type) -> str:
+    """A class's docstring without the parameters that `document` added.
+
+    >>> class Plain:
+    ...     "What it is."
+    >>> summary(Plain)
+    'What it is.'
+    """
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\nParameters\n------")[0]
 
 
 def check(owner: object) -> None:

@@ -1,4 +1,4 @@
-"""The command line: parses and prints. Each command is one call of a library function; a file a command or group.
+"""The command line: parses and prints. Each command is one call of a library function; one file per command or group.
 
 Nothing heavy is imported before a command needs it, so that `--help` answers at once.
 """
@@ -13,6 +13,7 @@ import typer
 from fedsolve.cli import deploy, ledger
 from fedsolve.cli.compare import compare_command
 from fedsolve.cli.export import export_command
+from fedsolve.cli.help import with_plain_help
 from fedsolve.cli.methods import methods_command
 from fedsolve.cli.predict import predict_command
 from fedsolve.cli.report import report_command
@@ -50,8 +51,8 @@ def main() -> None:
         raise
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         from fedsolve import __version__
 
         typer.echo(f"fedsolve {__version__}")
@@ -76,3 +77,4 @@ app.command("reproduce")(reproduce_command)
 app.command("export")(export_command)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(ledger.app)
+with_plain_help(app)

@@ -1,4 +1,4 @@
-"""`fedsolve compare`."""
+"""`fedsolve compare`: several methods on the same splits, and one page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsolve.cli.given import assignments, integers, share_of
+from fedsolve.cli.options import integers, setting_values, takes_settings
 from fedsolve.cli.text import run_line
 from fedsolve.cli.waiting import goes_on, waiting
+from fedsolve.study.settings import Option, Settings, assignments
+
+COMMON = (  # settings that all runs of a comparison share
+    "data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "rounds",
+    "participation",
+)  # fmt: skip
 
 
+def _help(name: str, option: Option) -> str:
+    return "For methods that take several." if name == "rounds" else "As for run."
+
+
+@takes_settings(COMMON, after="assign", help=_help)
 def compare_command(
-    methods: Annotated[str, typer.Option(metavar="A,B,C", help="Methods, separated by commas. local is always there.")],
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Methods, as for run, separated by commas. local is always there.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
     seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Seeds of splits and draws, separated by commas.")] = "0",
     assign: Annotated[
@@ -24,17 +37,8 @@ def compare_command(
             help="A parameter: rounds=20 for all methods that have it, fedhip.alpha=20 for one. Repeat for more.",
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="As for run.", show_default=False)] = None,
-    clients: Annotated[int | None, typer.Option(help="As for run.", show_default=False)] = None,
-    partition: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
-    test: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
-    min_samples: Annotated[int | None, typer.Option(help="As for run.", show_default=False)] = None,
-    features: Annotated[str | None, typer.Option(help="As for run.", show_default=False)] = None,
-    skip_broken: Annotated[bool | None, typer.Option("--skip-broken", help="As for run.", show_default=False)] = None,
-    rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
-    participation: Annotated[float | None, typer.Option(help="As for run.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
+    **options: Any,
 ) -> None:
     """Run several methods on the same splits and write one page that compares them.
 
@@ -43,23 +47,17 @@ def compare_command(
     """
     from fedsolve import report
     from fedsolve.study import compare
-    from fedsolve.study.experiment import Settings
 
     report.check()
-    given = {
-        "data": data, "limit": limit, "clients": clients, "partition": partition, "test": share_of(test),
-        "min_samples": min_samples, "features": features, "skip_broken": skip_broken, "rounds": rounds,
-        "participation": participation,
-    }  # fmt: skip
-    base = Settings.of({name: value for name, value in given.items() if value is not None}, "the command line")
+    base = Settings.of(setting_values(options), "the command line")
     names = [name.strip() for name in methods.split(",") if name.strip()]
     runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []))
 
-    def told(method: str, seed: int, found: Any, done: int, total: int) -> None:
+    def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:
-            typer.echo(run_line(method, seed, found, done, total))
+            typer.echo(run_line(method, seed, reply, done, total))
 
     with goes_on(), waiting(quiet) as (progress, _):
-        compare.compare(runs, out, told, progress)
+        compare.compare(runs, out, report_run, progress)
         page = report.write([out], out / "report.html")
     typer.echo(str(page) if quiet else f"open {page}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.given import assignments, check_place, share_of
+from fedsolve.cli.options import check_place
 from fedsolve.cli.text import percent, size
+from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
     from fedsolve.result import Result
@@ -72,7 +73,8 @@ def deploy_run_command(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the sites at the start.")] = 120.0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer before a site is left out.")] = 1800.0,
     eval_every: Annotated[
-        int, typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. It costs a message a site.")
+        int,
+        typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. One message per site."),
     ] = 0,
     ledger: Annotated[
         Path | None,
@@ -84,15 +86,15 @@ def deploy_run_command(
     ] = None,
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
-    from fedsolve import deploy, parameters
+    from fedsolve import deploy, methods, parameters
     from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
-    from fedsolve.study.experiment import Settings, method_of
+    from fedsolve.study.experiment import method_of
 
     check_place(out)
-    made = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
-    share = share_of(test)
-    job = Job(method, parameters.values(made), features, seed, 0.2 if share is None else share)
+    methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
+    instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
+    job = Job(method, parameters.values(instance), features, seed, share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
 

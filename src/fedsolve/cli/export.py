@@ -1,4 +1,4 @@
-"""`fedsolve export`."""
+"""`fedsolve export`: a saved model for other programs."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.given import assignments
 from fedsolve.cli.text import ROWS, size
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.study.settings import assignments
 
 if TYPE_CHECKING:
     from fedsolve.ledger.records import Answer
@@ -97,7 +97,7 @@ def ledger_invite(
 
 @app.command("contribute")
 def ledger_contribute(
-    invitation: Annotated[Path, typer.Argument(metavar="INVITATION", show_default=False)],
+    invitation: Annotated[Path, typer.Argument(metavar="INVITATION", help="The file from the ledger.")],
     data: Annotated[str, _DATA],
     client: Annotated[str, _CLIENT],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The contribution, to be sent.", show_default=False)],
@@ -168,7 +168,7 @@ def ledger_list(
 @app.command("remove")
 def ledger_remove(
     path: Annotated[Path, _LEDGER],
-    client: Annotated[str, typer.Argument(metavar="CLIENT", show_default=False)],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its name in the ledger.")],
     contribution: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="What it contributed, where only the total is kept.", show_default=False),

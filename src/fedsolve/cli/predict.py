@@ -1,4 +1,4 @@
-"""`fedsolve predict`."""
+"""`fedsolve predict`: the classes of samples in a file, from a saved model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def predict_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=".csv with a line a sample, or .npz with `label` and `scores`.", show_default=False
+            metavar="FILE",
+            help=".csv with one line per sample, or .npz with `label`, `scores` and `probabilities`.",
+            show_default=False,
         ),
     ] = None,
     features: Annotated[
@@ -34,17 +36,29 @@ def predict_command(
         ),
     ] = "",
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The class of a model of your own method, as package.module:Class.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
+    from fedsolve.study.experiment import class_of
     from fedsolve.study.predict import predict_file, write_predictions
 
+    kind = class_of(method) if method else None
     with waiting(quiet=False) as (progress, _):
-        found = predict_file(model, data, features=features, skip_broken=skip_broken, progress=progress)
+        predictions = predict_file(
+            model, data, features=features, skip_broken=skip_broken, progress=progress, kind=kind
+        )
     if out is not None:
-        write_predictions(found, out)
-        typer.echo(f"{len(found.labels)} predictions in {out}")
+        write_predictions(predictions, out)
+        typer.echo(f"{len(predictions.labels)} predictions in {out}")
     else:
-        for row, name in enumerate(found.names):
-            typer.echo(f"{found.files[row]}: {name}" if found.files else name)
-    if found.accuracy is not None:
-        typer.echo(f"accuracy {found.accuracy:.4f} on {len(found.labels)} samples", err=out is None)
+        for row, name in enumerate(predictions.names):
+            typer.echo(f"{predictions.files[row]}: {name}" if predictions.files else name)
+    if predictions.accuracy is not None:
+        typer.echo(f"accuracy {predictions.accuracy:.4f} on {len(predictions.labels)} samples", err=out is None)

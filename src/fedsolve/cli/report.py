@@ -1,4 +1,4 @@
-"""`fedsolve report`."""
+"""`fedsolve report`: one page from results on disk."""
 
 from __future__ import annotations
 

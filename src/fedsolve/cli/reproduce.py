@@ -1,4 +1,4 @@
-"""`fedsolve reproduce`."""
+"""`fedsolve reproduce`: tables of papers, with our figures beside theirs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reproduce_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where runs and tables go; with all, a folder a table in it. Default: runs/RECIPE-SCALE.",
+            help="Where runs and tables go; with all, one folder per table in it. Default: runs/RECIPE-SCALE.",
             show_default=False,
         ),
     ] = None,
@@ -41,32 +41,32 @@ def reproduce_command(
         for name, title in recipes.summaries():
             typer.echo(f"{name:<12} {title}")
         return
-    wanted = recipes.chosen(recipe, scale)
+    tables = recipes.chosen(recipe, scale)
     place = out or Path("runs") / f"{recipe}-{scale}"
     place.mkdir(parents=True, exist_ok=True)
-    _say_what_is_lacking(wanted)
+    _say_what_is_lacking(tables)
 
-    def told(method: str, seed: int, found: Any, done: int, total: int, left: float) -> None:
+    def report_run(method: str, seed: int, reply: Any, done: int, total: int, left: float) -> None:
         rest = f", about {duration(left)} left" if done < total else ""
-        typer.echo(run_line(method, seed, found, done, total) + rest, err=True)
+        typer.echo(run_line(method, seed, reply, done, total) + rest, err=True)
 
     with goes_on(), waiting(quiet=False) as (progress, _):
-        for number, each in enumerate(wanted, 1):
+        for number, each in enumerate(tables, 1):
             if recipe == recipes.ALL:
-                typer.echo(f"table {number} of {len(wanted)}: {each.name}", err=True)
-            own = place / each.name if recipe == recipes.ALL else place
-            typer.echo(recipes.reproduce(each, own, told, progress, place / "runs").markdown())
-            typer.echo(f"saved in {own}: table.md, table.json; runs in {place / 'runs'}", err=True)
+                typer.echo(f"table {number} of {len(tables)}: {each.name}", err=True)
+            folder = place / each.name if recipe == recipes.ALL else place
+            typer.echo(recipes.reproduce(each, folder, report_run, progress, place / "runs").markdown())
+            typer.echo(f"saved in {folder}: table.md, table.json; runs in {place / 'runs'}", err=True)
 
 
-def _say_what_is_lacking(wanted: list[Recipe]) -> None:
-    """Once for all tables, before anything runs."""
+def _say_what_is_lacking(tables: list[Recipe]) -> None:
+    """Print what is missing for any of the tables, once for all of them and before anything runs."""
     from fedsolve import reproduce as recipes
 
     needed: dict[str, int] = {}
-    for each in wanted:
+    for each in tables:
         for reason, count in recipes.lacking(each).items():
             needed[reason] = needed.get(reason, 0) + count
-    total = sum(len(recipes.distinct(each)) for each in wanted)
+    total = sum(len(recipes.distinct(each)) for each in tables)
     for reason, count in needed.items():
         typer.echo(f"{reason}. {count} of {total} runs need it and are left out.", err=True)

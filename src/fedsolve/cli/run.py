@@ -1,125 +1,35 @@
-"""`fedsolve run`."""
+"""`fedsolve run`: one experiment, from options, a file or a checkpoint to a folder of results."""
 
 from __future__ import annotations
 
 import itertools
-import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.given import assignments, check_place, share_of
-from fedsolve.cli.text import ROWS, gain, percent, size
+from fedsolve.cli.options import check_named_here, check_place, setting_values, takes_settings
+from fedsolve.cli.show import show
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.study.settings import Settings
 
 if TYPE_CHECKING:
-    from fedsolve.result import Result, Whose
+    from fedsolve.result import Result
     from fedsolve.runtime.checkpoint import Checkpoint
 
 
-# Options without a value stay None, so that a --config file is overridden by what was really given.
+@takes_settings()
 def run_command(
-    method: Annotated[
-        str | None, typer.Option(help="See `fedsolve methods`. Default: fedhip.", show_default=False)
-    ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A parameter of the method, as in --set alpha=20. Repeat for more."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
-            "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder a "
-            "class), or hf:NAME.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Take only N of the samples, drawn by the seed; an official test set stays whole. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="How many clients share the data. Default: 20.", show_default=False)
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="iid, dirichlet:A (small A: very different clients), classes:C (C random classes a client), "
-            "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the column `client` of the data). "
-            "Default: dirichlet:0.1.",
-            show_default=False,
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            help="A share of each client's own data (default: 0.2); official: the data's own test set, dealt out in "
-            "the clients' class proportions; global: all of it for every client.",
-            show_default=False,
-        ),
-    ] = None,
-    min_samples: Annotated[
-        int | None,
-        typer.Option(help="Clients with fewer samples get some from the largest. Default: 2.", show_default=False),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="The feature map, the same for all clients: identity (the default), unit, ones, "
-            "random:SIZE,ACTIVATION,SEED; for pictures a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
-            "efficientnet-lite0; or several joined by +.",
-            show_default=False,
-        ),
-    ] = None,
-    skip_broken: Annotated[
-        bool | None,
-        typer.Option("--skip-broken", help="Leave out pictures that cannot be read.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Decides the split and all draws. Default: 0.", show_default=False)
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="For methods that take several. Default: the method's own.", show_default=False)
-    ] = None,
-    participation: Annotated[
-        float | None,
-        typer.Option(help="Share of the clients that take part in a round. Default: 1.", show_default=False),
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            help="local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
-            "engine. For machines of their own see `fedsolve deploy`.",
-            show_default=False,
-        ),
-    ] = None,
-    alone: Annotated[
-        bool | None,
-        typer.Option(
-            "--alone/--no-alone",
-            help="Also train every client alone, to compare. Default: alone, where that is closed form.",
-            show_default=False,
-        ),
-    ] = None,
-    eval_every: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Evaluate every N rounds, and after the last. Default: 1.", show_default=False),
-    ] = None,
     checkpoint: Annotated[
         int | None,
         typer.Option(metavar="N", help="Every N rounds, write all it takes to go on into --out.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit. It knows its settings.")
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Settings from a TOML file, or from the result.json of an earlier run."),
@@ -139,28 +49,18 @@ def run_command(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the result is.")] = False,
+    **options: Any,
 ) -> None:
     """Train a method on a federation: a personal model for each client, figures, and all of it on disk.
 
     With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
     """
-    from fedsolve.study.experiment import Settings, execute
+    from fedsolve.study.experiment import execute
 
-    values = _read_config(config)
-    given = {
-        "method": method, "data": data, "limit": limit, "clients": clients, "partition": partition,
-        "test": share_of(test), "min_samples": min_samples, "features": features, "seed": seed, "rounds": rounds,
-        "participation": participation, "runtime": runtime, "alone": alone, "skip_broken": skip_broken,
-        "eval_every": eval_every,
-    }  # fmt: skip
-    if method is not None and method != values.get("method", Settings.method):
-        for stale in ("set", "rounds"):  # they belonged to the file's method
-            values.pop(stale, None)
-    values |= {name: value for name, value in given.items() if value is not None}
-    settings = Settings.of(values, str(config))
-    settings = replace(settings, set={**settings.set, **assignments(assign or [])})
+    values = _merged(_read_config(config), setting_values(options), str(config))
     check_place(out)
     kept = _checkpoint(out, checkpoint, resume)
+    settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
     try:
         with waiting(quiet) as (progress, report):
             result = execute(settings, progress, report, kept, ledger)
@@ -168,13 +68,22 @@ def run_command(
         if kept is None or not kept.path.is_file():
             raise
         stop = SystemExit(130)
-        stop.add_note("the same command with --resume goes on")
+        stop.add_note(f"{_resume_command(settings, kept)} goes on")
         raise stop from None
     saved = result.save(out or _free_place(result))
     if quiet:
         typer.echo(str(saved))
     else:
-        _show(result, saved)
+        show(result, saved)
+
+
+def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a file, overridden by what was given on the command line or, for a checkpoint, beside it."""
+    check_named_here(stored.get("method"), chosen.get("method"), source)
+    usual = Settings.of(stored, source)  # refuses what a file may not say
+    stale = "method" in chosen and chosen["method"] != usual.method  # these belonged to the file's method
+    kept = {name: value for name, value in stored.items() if not (stale and name in ("set", "rounds"))}
+    return {**kept, **chosen, "set": {**kept.get("set", {}), **chosen.get("set", {})}}
 
 
 def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint | None:
@@ -186,7 +95,25 @@ def _checkpoint(out: Path | None, every: int | None, resume: bool) -> Checkpoint
         raise ParameterError(f"--checkpoint takes a number of rounds of at least 1; got {every}")
     from fedsolve.runtime.checkpoint import Checkpoint
 
-    return Checkpoint(out, every or 0, resume)
+    checkpoint = Checkpoint(out, every or 0, resume)
+    return checkpoint if every is not None else replace(checkpoint, every=checkpoint.asked_for()[1])
+
+
+def _resumed(checkpoint: Checkpoint, values: dict[str, Any]) -> Settings:
+    """The settings of a checkpoint; those given beside it must agree."""
+    from fedsolve.study.resume import check_same
+
+    source = str(checkpoint.path)
+    stored, _ = checkpoint.asked_for()
+    settings = Settings.of(_merged(stored, values, source), source)
+    if stored:
+        check_same(checkpoint, Settings.of(stored, source), settings)
+    return settings
+
+
+def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
+    method = ["--method", settings.method] if ":" in settings.method else []
+    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *method])
 
 
 def _read_config(path: Path | None) -> dict[str, Any]:
@@ -199,12 +126,12 @@ def _read_config(path: Path | None) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".json":
             return dict(tomllib.loads(text))
-        found = dict(json.loads(text)["settings"])
-        if "data" not in found:
+        settings = dict(json.loads(text)["settings"])
+        if "data" not in settings:
             raise DataError(
                 f"{path} comes from fs.run: it does not say where its data are, so it cannot be run from here"
             )
-        return found
+        return settings
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except DataError:
@@ -217,9 +144,11 @@ def _free_place(result: Result) -> Path:
     """The default place, or the next number behind it if another experiment lies there; the same one is replaced."""
     import json
 
+    from fedsolve.study.experiment import plain_name
+
     settings = result.settings
-    wanted = Path("runs") / f"{_stem(settings['data'])}-{settings['method']}-{settings['seed']}"
-    places = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2)))
+    first = Path("runs") / f"{_stem(settings['data'])}-{plain_name(settings['method'])}-{settings['seed']}"
+    places = itertools.chain([first], (first.with_name(f"{first.name}-{number}") for number in itertools.count(2)))
     for place in places:
         try:
             if json.loads((place / "result.json").read_text())["settings"] == settings:
@@ -232,90 +161,6 @@ def _free_place(result: Result) -> Path:
 
 def _stem(data: str) -> str:
     from fedsolve.data.catalog import ENDINGS
+    from fedsolve.study.experiment import plain_name
 
-    return Path(data).stem if Path(data).suffix.lower() in ENDINGS else re.sub(r"[^\w.]+", "-", data)
-
-
-def _show(result: Result, saved: Path) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    settings = result.settings
-    console.print(
-        f"[bold]{settings['method']}[/bold] on {escape(settings['data'])}: {settings['clients']} clients, split "
-        f"{settings['partition']}, seed {settings['seed']}"
-    )
-    clients = result.clients
-    with_alone = any(c.alone is not None for c in clients.values())
-    with_shared = any(c.shared is not None for c in clients.values()) and not _one_model(result.method)
-    chosen = sorted({name for c in clients.values() for name in c.chosen})
-    table = Table(box=None, pad_edge=False)
-    heads = ["train", "test", "accuracy"]
-    heads += ["alone", "gain"] * with_alone + ["global", "gain"] * with_shared + chosen
-    table.add_column("client")
-    for head in heads:
-        table.add_column(head, justify="right")
-    names = sorted(clients, key=lambda n: (clients[n].accuracy is None, clients[n].accuracy or 0.0))
-    shown = list(clients) if len(clients) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
-    for name in shown:
-        client = clients[name]
-        cells = [str(client.train), str(client.test), percent(client.accuracy)]
-        for other in [client.alone] * with_alone + [client.shared] * with_shared:
-            cells += [percent(other), gain(client.accuracy, other)]
-        cells += [f"{client.chosen[key]:.3g}" if key in client.chosen else "" for key in chosen]
-        table.add_row(escape(name), *cells)
-    console.print(table)
-    if len(shown) < len(clients):
-        console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
-    _totals(console, result, with_alone, with_shared)
-    seconds, moved = result.seconds, result.data.get("moved", 0)
-    if moved:
-        console.print(f"{moved} samples were moved from the largest clients to those with too few")
-    skipped = result.data.get("skipped", [])
-    if skipped:
-        console.print(
-            f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
-        )
-    missing = result.history[-1].missing if result.history else ()
-    if missing:
-        console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")
-    plural = "" if result.rounds == 1 else "s"
-    console.print(
-        f"{result.rounds} round{plural}, {size(result.bytes_up)} up, {size(result.bytes_down)} down, "
-        f"{seconds.total:.2f} s"
-    )
-    example = next(iter(result.models), None)
-    files = (
-        f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
-    )
-    console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
-    if example:
-        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE"
-        console.print(command, soft_wrap=True, markup=False)
-
-
-def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:
-    from rich.table import Table
-
-    rows = [(result.method, result.accuracy)]
-    others: list[tuple[str, Whose, bool]]
-    others = [("training alone", "alone", with_alone), ("one global model", "shared", with_shared)]
-    rows += [(title, result.spread(which)) for title, which, shown in others if shown]
-    table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for title, accuracy in rows:
-        table.add_row(title, *map(percent, (accuracy.mean, accuracy.pooled, accuracy.worst_decile)))
-    console.print()
-    console.print(table)
-    console.print()
-
-
-def _one_model(method: str) -> bool:
-    """Whether a method has one model for all, so that a column for the global one would say nothing new."""
-    from fedsolve.laws import OneModel
-    from fedsolve.methods import method_class
-
-    return any(isinstance(law, OneModel) for law in method_class(method).laws)
+    return Path(data).stem if Path(data).suffix.lower() in ENDINGS else plain_name(data)

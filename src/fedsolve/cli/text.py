@@ -8,7 +8,7 @@ ROWS = 30  # clients shown in a table; the rest is in result.json
 
 
 def percent(share: float | None) -> str:
-    """A share."""
+    """A share in percent, and a dash where there is none."""
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
@@ -22,7 +22,7 @@ def gain(mine: float | None, other: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes."""
+    """A number of bytes, in the unit that keeps it short."""
     size = float(count)
     for unit in ("bytes", "KB", "MB", "GB"):
         if size < 1000 or unit == "GB":
@@ -32,20 +32,20 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A number of seconds."""
+    """A number of seconds, in minutes from two of them on."""
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-def run_line(method: str, seed: int, found: Any, done: int, total: int) -> str:
+def run_line(method: str, seed: int, reply: Any, done: int, total: int) -> str:
     """That a run of several is over, and what came out: its result.json, or why it failed."""
-    said = f"failed: {found}" if isinstance(found, str) else _in_short(found)
-    return f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {said}"
+    outcome = f"failed: {reply}" if isinstance(reply, str) else _in_short(reply)
+    return f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {outcome}"
 
 
-def _in_short(found: Any) -> str:
-    accuracy = found["accuracy"]
-    sent = found["bytes"]["up"] + found["bytes"]["down"]
+def _in_short(reply: Any) -> str:
+    accuracy = reply["accuracy"]
+    sent = reply["bytes"]["up"] + reply["bytes"]["down"]
     return (
         f"mean {percent(accuracy['mean'])}  pooled {percent(accuracy['pooled'])}  worst tenth "
-        f"{percent(accuracy['worst_decile'])}  {size(sent)}  {found['seconds']['total']:.1f} s"
+        f"{percent(accuracy['worst_decile'])}  {size(sent)}  {reply['seconds']['total']:.1f} s"
     )

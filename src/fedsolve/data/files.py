@@ -19,23 +19,27 @@ from fedsolve.arrays import Array
 from fedsolve.errors import DataError
 
 NAMES = "feature_names"
+OTHER = "other"  # columns that are neither features nor the label stand below it, as texts
 _LABELS = ("y", "label")
 _NPZ_KEYS = ("x", "y", "x_test", "y_test", "client")
 _WORDS = {"y": "label", "client": "client"}
 
 
-def read_columns(path: Path) -> dict[str, Array]:
-    """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file, and the names of its columns."""
+def read_columns(path: Path, features: Sequence[str] = ()) -> dict[str, Array]:
+    """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file, and the names of its columns.
+
+    Where `features` are named, a table may hold other columns besides: they come along as texts, below `OTHER`.
+    """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"cannot read {path}: wanted a file that ends in {', '.join(READERS)}")
     try:
-        return reader(path)
+        return reader(path, features)
     except OSError as error:
         raise DataError(f"cannot read {path}: {' '.join((error.strerror or str(error)).split())}") from error
 
 
-def _npz(path: Path) -> dict[str, Array]:
+def _npz(path: Path, features: Sequence[str]) -> dict[str, Array]:
     try:
         with path.open("rb") as file:  # NumPy leaves it open where it is not a whole zip file
             archive = np.load(file, allow_pickle=False)  # noqa: TID251  (this is the one place)
@@ -49,23 +53,25 @@ def _npz(path: Path) -> dict[str, Array]:
 # --- csv ---
 
 
-def _csv(path: Path) -> dict[str, Array]:
+def _csv(path: Path, features: Sequence[str]) -> dict[str, Array]:
     """One pass over the file: each row is checked, its numbers are converted, its label and client kept as texts."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return _csv_columns(file, str(path))
+            return _csv_columns(file, str(path), features)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV file in UTF-8 ({error})") from error
 
 
-def _csv_columns(file: TextIO, source: str) -> dict[str, Array]:
+def _csv_columns(file: TextIO, source: str, features: Sequence[str]) -> dict[str, Array]:
     reader = csv.reader(file)
     header = [name.strip() for name in next(reader, [])]
-    columns = _columns(header, source)
+    columns = _columns(header, source, features)
     places = [header.index(name) for name in columns["x"]]
     numbers = _fields(places)
-    texts: dict[str, list[str]] = {key: [] for key in ("y", "client") if columns[key]}
-    text_places = [(header.index(columns[key][0]), kept) for key, kept in texts.items()]
+    names = {key: columns[key][0] for key in ("y", "client") if columns[key]}
+    names |= {f"{OTHER}/{name}": name for name in columns[OTHER]}
+    texts: dict[str, list[str]] = {key: [] for key in names}
+    text_places = [(header.index(names[key]), cells) for key, cells in texts.items()]
     values, fault, rows = array("d"), "", 0
     for row in reader:
         if not row:
@@ -78,17 +84,17 @@ def _csv_columns(file: TextIO, source: str) -> dict[str, Array]:
             values.extend(map(_strict_float if "_" in joined or not joined.isascii() else float, fields))
         except ValueError:
             fault = fault or _not_a_number(fields, places, rows)
-        for place, kept in text_places:
-            kept.append(row[place])
+        for place, cells in text_places:
+            cells.append(row[place])
         rows += 1
     if not rows:
         raise DataError(f"{source} holds no samples")
     if fault:
         raise DataError(f"{source}: every column but the label and 'client' must hold numbers ({fault})")
     arrays: dict[str, Array] = {"x": np.frombuffer(values, np.float64).reshape(rows, len(places))}
-    for key, kept in texts.items():
-        stripped = np.array([text.strip() for text in kept])
-        if (stripped == "").any():
+    for key, cells in texts.items():
+        stripped = np.array([text.strip() for text in cells])
+        if key in _WORDS and (stripped == "").any():
             raise DataError(f"{source}: the {_WORDS[key]} in row {int(np.argmax(stripped == ''))} is missing")
         arrays[key] = _numbers_or_texts(stripped) if key == "y" else stripped  # "007" is not 7
     return arrays | {NAMES: np.array(columns["x"])}
@@ -122,7 +128,7 @@ def _not_a_number(fields: Sequence[str], places: list[int], row: int) -> str:
 # --- parquet ---
 
 
-def _parquet(path: Path) -> dict[str, Array]:
+def _parquet(path: Path, features: Sequence[str]) -> dict[str, Array]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -130,7 +136,7 @@ def _parquet(path: Path) -> dict[str, Array]:
         raise DataError(f"reading {path} needs pyarrow: pip install 'fedsolve[data]'") from error
     try:
         table = pq.read_table(path)
-        columns = _columns(table.column_names, str(path))
+        columns = _columns(table.column_names, str(path), features)
         arrays: dict[str, Array] = {}
         texts = [name for name in columns["x"] if not _is_number(pa, table.schema.field(name).type)]
         if texts:
@@ -148,27 +154,42 @@ def _parquet(path: Path) -> dict[str, Array]:
                     raise DataError(f"{path}: a {_WORDS[key]} is missing")
                 values = column.to_numpy()
                 arrays[key] = values.astype(np.str_) if texts else values
+        arrays |= {f"{OTHER}/{name}": _texts(table[name]) for name in columns[OTHER]}
         return arrays | {NAMES: np.array(columns["x"])}
     except pa.ArrowException as error:
         raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
+
+
+def _texts(column: Any) -> NDArray[np.str_]:
+    return np.array(["" if value is None else str(value) for value in column.to_pylist()])
 
 
 def _is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _columns(names: list[str], source: str) -> dict[str, list[str]]:
-    """Which columns are features, which is the label and which the client."""
+def _columns(names: list[str], source: str, features: Sequence[str]) -> dict[str, list[str]]:
+    """Which columns are features, which is the label, which the client, and which are none of these."""
     if len(set(names)) != len(names):
         raise DataError(f"{source}: column names must differ; got {', '.join(names)}")
     label = [name for name in _LABELS if name in names]
     if len(label) > 1:
         raise DataError(f"{source} has columns {' and '.join(label)}; which is the label? Leave one out")
+    if features:
+        missing = [name for name in features if name not in names]
+        others = [name for name in names if name not in (*features, *label)]
+        if missing:
+            besides = [name for name in others if name != "client"]
+            said = f" and has {', '.join(besides)} besides" if besides else ""  # one of them may be it, misspelt
+            raise DataError(
+                f"{source}: it lacks {', '.join(missing)}{said}; the model takes the columns {', '.join(features)}"
+            )
+        return {"x": list(features), "y": label, "client": [], OTHER: others}
     client = [name for name in names if name == "client"]
-    features = [name for name in names if name not in (*label, *client)]
-    if not features:
+    numbers = [name for name in names if name not in (*label, *client)]
+    if not numbers:
         raise DataError(f"{source} has no feature columns; its columns are {', '.join(names) or 'missing'}")
-    return {"x": features, "y": label, "client": client}
+    return {"x": numbers, "y": label, "client": client, OTHER: []}
 
 
 def _numbers_or_texts(texts: NDArray[np.str_]) -> Array:
@@ -180,5 +201,9 @@ def _numbers_or_texts(texts: NDArray[np.str_]) -> Array:
     return texts
 
 
-READERS: dict[str, Callable[[Path], dict[str, Array]]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+READERS: dict[str, Callable[[Path, Sequence[str]], dict[str, Array]]] = {
+    ".npz": _npz,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
 ENDINGS = tuple(READERS)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
 from typing import cast
 
 from fedsolve import parameters
-from fedsolve.errors import unknown
+from fedsolve.errors import ParameterError, unknown
 from fedsolve.method import Method
+from fedsolve.modules import attribute
 
 CATALOGUE: dict[str, str] = {
     "local": "fedsolve.methods.local:Local",
@@ -44,6 +46,25 @@ def method_class(name: str, settings: Mapping[str, object] | None = None) -> typ
         raise unknown("method", name, CATALOGUE)
     homes = [home for parameter, home in VARIANTS.get(name, {}).items() if parameter in (settings or {})]
     return _at(homes[0] if homes else CATALOGUE[name])
+
+
+def own_class(spec: str) -> type[Method]:
+    """A method of a user's own, from package.module:Class, where the module may lie in the current folder.
+
+    Only for texts from the command line or from code: what a file names is looked up in the catalogue alone.
+    """
+    cls = attribute(spec, "method")
+    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
+        kind = "a class that is no dataclass" if isinstance(cls, type) else f"a {type(cls).__name__}"
+        raise ParameterError(f"method {spec!r} must be a dataclass that is a fedsolve.Method; got {kind}")
+    members = [*Method.__annotations__, *(name for name in vars(Method) if not name.startswith("_"))]
+    missing = [name for name in dict.fromkeys(members) if not hasattr(cls, name)]
+    if missing:
+        raise ParameterError(f"method {spec!r} lacks {', '.join(missing)}; see fedsolve.Method for what they are")
+    own = cast("type[Method]", cls)
+    if own.name in CATALOGUE:
+        raise ParameterError(f"method {spec!r} is called {own.name!r} as one of the catalogue; give it another name")
+    return own
 
 
 def classes(name: str) -> list[type[Method]]:

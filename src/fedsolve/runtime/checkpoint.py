@@ -28,6 +28,7 @@ class Checkpoint:
     every: int = 0  # rounds between two; 0: none is written
     resume: bool = False  # go on from the one that is there
     identity: Mapping[str, Any] = field(default_factory=dict)  # what must be the same to go on
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that the experiment was asked for with, to ask again
 
     def __post_init__(self) -> None:
         whole("checkpoint", self.every, 0)
@@ -54,6 +55,8 @@ class Checkpoint:
         head = {
             "fedsolve-checkpoint": FORMAT,
             "identity": json.dumps(self.identity),
+            "settings": json.dumps(dict(self.settings)),
+            "every": str(self.every),
             "round": str(snapshot.round),
             "history": json.dumps([line.json() for line in snapshot.history]),
             "lost": json.dumps(sorted(snapshot.lost)),
@@ -62,6 +65,17 @@ class Checkpoint:
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         codec.write_file(self.path, arrays, head)
+
+    def asked_for(self) -> tuple[dict[str, Any], int]:
+        """The settings that the run in the file was asked for with, and the rounds between two checkpoints.
+
+        Empty and 0 where the file does not say: a run from Python has no settings of an experiment.
+        """
+        _, head = codec.read_file(self.path)
+        try:
+            return dict(json.loads(head.get("settings", "{}"))), int(head.get("every", "0"))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
 
     def resumed(self) -> tuple[Snapshot | None, dict[str, Memory]]:
         """What the server knew and what clients remembered, if that is asked for and the run is the same."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,53 +32,11 @@ from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.drive import Report
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
+from fedsolve.study.settings import Settings as Settings
+from fedsolve.study.settings import option_name
 
 RUNTIMES = ("local", "flower")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
-_TEXT = ((str,), "a text")
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # of settings that nobody further down looks at
-    **dict.fromkeys(("method", "data", "partition", "features", "runtime"), _TEXT),
-    "skip_broken": ((bool,), "true or false"),
-    "alone": ((bool, type(None)), "true or false"),
-    "set": ((Mapping,), "a table of parameters"),
-    "test": ((int, float, str), "a number or a text"),
-    "participation": ((int, float), "a number"),
-}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything that decides the outcome of a run. Texts are as on the command line."""
-
-    method: str = "fedhip"
-    set: Mapping[str, object] = field(default_factory=dict)  # parameters of the method
-    data: str = "digits"
-    limit: int | None = None  # at most so many samples, drawn by the seed; None: all
-    clients: int | None = None  # None: 20, or the natural clients
-    partition: str = "dirichlet:0.1"
-    test: float | str = 0.2
-    min_samples: int = 2
-    features: str = "identity"
-    skip_broken: bool = False  # leave out pictures that cannot be read
-    seed: int = 0
-    rounds: int | None = None  # None: the method's own
-    participation: float = 1.0
-    runtime: str = "local"
-    alone: bool | None = None  # also train every client alone, to compare; None: where that is closed form
-    eval_every: int = 1  # rounds between two evaluations
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], source: str) -> Settings:
-        """Settings from a mapping read from a file called `source`."""
-        known = {item.name for item in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise unknown(f"setting in {source}:", name, known)
-        for name, value in values.items():
-            kinds, words = _KINDS.get(name, ((object,), ""))
-            if not isinstance(value, kinds):
-                raise ParameterError(f"setting {name!r} in {source} must be {words}; got {value!r}")
-        return cls(**values)
 
 
 def table_of(settings: Settings, progress: Progress | None = None) -> Table:
@@ -90,7 +49,7 @@ def table_of(settings: Settings, progress: Progress | None = None) -> Table:
 
 
 def split_of(settings: Settings, table: Table) -> Federation:
-    """The clients and their data."""
+    """The clients, each with its part of the table to train and to test on."""
     return table.split(
         settings.partition,
         clients=settings.clients,
@@ -100,18 +59,39 @@ def split_of(settings: Settings, table: Table) -> Federation:
     )
 
 
+def class_of(name: str, settings: Mapping[str, object] | None = None) -> type[Method]:
+    """The class of a method: one of the catalogue by its name, or a user's own as package.module:Class.
+
+    >>> class_of("fedhip").__name__
+    'FedHiP'
+    """
+    return methods.own_class(name) if ":" in name else methods.method_class(name, settings)
+
+
+def plain_name(text: str) -> str:
+    """A text as part of a file's name.
+
+    >>> plain_name("synthetic:1,0.5")
+    'synthetic-1-0.5'
+    """
+    return re.sub(r"[^\w.=]+", "-", text)
+
+
 def method_of(settings: Settings) -> Method:
-    """The method with its parameters."""
-    chosen = dict(settings.set)
-    if settings.rounds is not None:
-        takes = {name for name, _, _ in parameters.declared(methods.method_class(settings.method, chosen))}
-        if "rounds" not in takes:
-            own = methods.create(settings.method, chosen).rounds
-            if settings.rounds != own:
-                raise ParameterError(f"{settings.method} takes exactly {own} round; got rounds={settings.rounds}")
-        else:
-            chosen["rounds"] = settings.rounds
-    return methods.create(settings.method, chosen)
+    """The method with its parameters.
+
+    >>> method_of(Settings(method="fedhip", set={"alpha": "20"}))
+    FedHiP(alpha=20.0, beta=1.0, intercept=False)
+    """
+    name, chosen = settings.method, dict(settings.set)
+    cls = class_of(name, chosen)
+    takes = {parameter for parameter, _, _ in parameters.declared(cls)}
+    if settings.rounds is not None and "rounds" in takes:
+        chosen["rounds"] = settings.rounds
+    method = cls(**parameters.assign(cls, chosen)) if ":" in name else methods.create(name, chosen)
+    if settings.rounds not in (None, method.rounds):
+        raise ParameterError(f"{name} takes exactly {method.rounds} round; got rounds={settings.rounds}")
+    return method
 
 
 @contextmanager
@@ -162,19 +142,28 @@ def execute(
     ledger: Path | None = None,
     *,
     prepared: Prepared | None = None,
+    baseline: Result | None = None,
 ) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed.
 
-    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none.
+    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none. Clients
+    are trained alone, where that is asked for, unless a `baseline` is given that did so on the same data.
     """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
+        raise ParameterError(
+            f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
+            "--runtime local and without --ledger"
+        )
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
         if checkpoint is not None:
             raise ParameterError("--checkpoint and --resume are for --runtime local")
+    if checkpoint is not None:
+        checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
@@ -202,10 +191,20 @@ def execute(
         seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
     if alone and method.alone is not None:
-        own = methods.create("local", method.alone)
-        last = settings.eval_every if method.closed_form else own.rounds
-        result = result.with_alone(run(own, federation, seed=settings.seed, progress=progress, evaluate_every=last))
+        result = result.with_alone(baseline or _trained_alone(method, federation, settings, progress))
     return result
+
+
+def _trained_alone(method: Method, federation: Federation, settings: Settings, progress: Progress | None) -> Result:
+    """`local` with the settings that differ from the method in nothing but being alone."""
+
+    def name_phase(what: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"training alone: {what}", done, total)
+
+    local = methods.create("local", method.alone)
+    last = settings.eval_every if method.closed_form else local.rounds
+    return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last)
 
 
 def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:
@@ -246,19 +245,21 @@ def command(settings: Mapping[str, Any]) -> str:
     """The command that runs an experiment again, from its settings as result.json holds them."""
     if "data" not in settings:
         return "(from Python: its data have no name)"
-    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", str(settings["method"])]
-    usual = parameters.values(methods.create(str(settings["method"])))
-    for name, value in settings.get("set", {}).items():
-        if value != usual.get(name) and name != "rounds":  # which has an option of its own
-            words += ["--set", f"{name}={_text(value)}"]
+    name = str(settings["method"])
+    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", name]
+    # A method of a user's own is not loaded because a file names it: all its parameters are written out.
+    method = methods.create(name) if name in methods.CATALOGUE else None
+    usual = {} if method is None else parameters.values(method)
+    for parameter, value in settings.get("set", {}).items():
+        if parameter != "rounds" and (parameter not in usual or value != usual[parameter]):  # rounds has an option
+            words += ["--set", f"{parameter}={_text(value)}"]
     for name, value in settings.items():
         if name in ("method", "set") or name not in defaults or value is None or value == defaults[name]:
             continue
-        option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
-            words.append(option if value else f"--no-{name.replace('_', '-')}")
-        elif name != "rounds" or value != methods.create(str(settings["method"])).rounds:
-            words += [option, _text(value)]
+            words.append(option_name(name if value else f"no_{name}"))
+        elif name != "rounds" or method is None or value != method.rounds:
+            words += [option_name(name), _text(value)]
     return shlex.join(words)
 
 

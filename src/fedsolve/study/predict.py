@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.arrays import Array
+from fedsolve.arrays import Array, take
 from fedsolve.codec import write_bytes
 from fedsolve.data import folders
 from fedsolve.data.align import align
-from fedsolve.data.files import NAMES, read_columns
+from fedsolve.data.files import NAMES, OTHER, read_columns
 from fedsolve.data.samples import check_inputs
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.features.images import Inputs
+from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 from fedsolve.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """Class numbers, their names, scores, and the accuracy where the true labels were known."""
+    """What a model says of each sample, and the accuracy where the true labels were known."""
 
     labels: NDArray[np.int64]
-    names: list[str]
-    scores: Array
+    names: list[str]  # of the labels
+    scores: Array  # one column per class
+    probabilities: Array  # one column per class
+    classes: tuple[str, ...]  # the name of each class, or its number
     accuracy: float | None
     files: tuple[str, ...] = ()  # of pictures in a folder
+    others: Mapping[str, list[str]] = field(default_factory=dict)  # columns of the file that are not features
 
     def __repr__(self) -> str:
         return f"Predictions({len(self.labels)} samples, accuracy {self.accuracy})"
@@ -46,15 +50,18 @@ def predict_file(
     features: str = "",
     skip_broken: bool = False,
     progress: Progress | None = None,
+    kind: type[Method] | None = None,
 ) -> Predictions:
     """Predict the class of each sample in an .npz, .csv or .parquet file, or of each picture below a folder.
 
-    `features` says where the model's backbone is here, if that is not where it was.
+    `features` says where the model's backbone is here, if that is not where it was; `kind` is the class of its method,
+    where that is not of the catalogue.
     """
-    model = load_model(model_path, features=features)
+    model = load_model(model_path, kind, features=features)
     if data_path.is_dir():
         return _predict_folder(model, data_path, skip_broken, progress)
-    columns, source = read_columns(data_path), str(data_path)
+    source = str(data_path)
+    columns = read_columns(data_path, model.task.feature_names)
     if "x" not in columns:
         raise DataError(f"{source} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
     truth = None
@@ -64,12 +71,12 @@ def predict_file(
         table = align(_table(columns, model.task, source), model.task, source)
         inputs, truth = table.inputs, table.labels if "y" in columns else None
     try:
-        scores = model.scores(inputs, progress)
+        predictions = _predictions(model, model.scores(inputs, progress))
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    labels = np.argmax(scores, axis=1)
-    accuracy = None if truth is None else float((labels == truth).mean())
-    return Predictions(labels, _names(labels, model), scores, accuracy)
+    accuracy = None if truth is None else float((predictions.labels == truth).mean())
+    others = {name: cells.tolist() for name, cells in take(OTHER, columns).items()}
+    return replace(predictions, accuracy=accuracy, others=others)
 
 
 def _table(columns: Mapping[str, Array], task: Task, source: str) -> Table:
@@ -80,26 +87,30 @@ def _table(columns: Mapping[str, Array], task: Task, source: str) -> Table:
     return Table.make(source, inputs, labels, class_names=task.class_names, feature_names=names)
 
 
-def _names(labels: NDArray[np.int64], model: Model) -> list[str]:
-    """The name of each class, or its number where classes have none."""
-    names = model.task.class_names
-    return [names[i] if names else str(i) for i in labels]
+def _predictions(model: Model, scores: Array) -> Predictions:
+    classes = model.task.class_names or tuple(str(number) for number in range(model.task.classes))
+    labels = np.argmax(scores, axis=1)
+    probabilities = model.method.probabilities(model.arrays, scores)
+    return Predictions(labels, [classes[label] for label in labels], scores, probabilities, classes, None)
 
 
 def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progress | None) -> Predictions:
     """The class of each picture below a folder; compared with the folders it lies in, where those are classes."""
     pictures, _ = folders.look(root, folders.find(root), skip_broken=skip_broken, progress=progress)
-    scores = model.scores(pictures, progress)
-    labels = np.argmax(scores, axis=1)
-    names, truth = _names(labels, model), [path.parent.name for path in pictures.files]
-    accuracy = None
+    predictions = _predictions(model, model.scores(pictures, progress))
+    truth, accuracy = [path.parent.name for path in pictures.files], None
     if set(truth) <= set(model.task.class_names):
-        accuracy = float(np.mean([name == true for name, true in zip(names, truth, strict=True)]))
-    return Predictions(labels, names, scores, accuracy, tuple(str(path.relative_to(root)) for path in pictures.files))
+        accuracy = float(np.mean([name == true for name, true in zip(predictions.names, truth, strict=True)]))
+    files = tuple(str(path.relative_to(root)) for path in pictures.files)
+    return replace(predictions, accuracy=accuracy, files=files)
 
 
 def write_predictions(predictions: Predictions, path: Path) -> None:
-    """Write a .csv (label, then one score per class) or an .npz (`label`, `scores`): whole, or not at all."""
+    """Write a .csv or an .npz (`label`, `scores`, `probabilities`): whole, or not at all.
+
+    A .csv has first the columns of the data that are not features, then the label, and one score and one probability
+    per class.
+    """
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".npz"):
         raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
@@ -109,14 +120,20 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
         raise DataError(f"{path} is a folder; name a file")
     if suffix == ".npz":
         binary = io.BytesIO()
-        np.savez(binary, label=predictions.labels, scores=predictions.scores)
+        scores, probabilities = predictions.scores, predictions.probabilities
+        np.savez(binary, label=predictions.labels, scores=scores, probabilities=probabilities)
         write_bytes(path, binary.getvalue())
         return
+    columns: dict[str, Sequence[object]] = {"file": predictions.files} if predictions.files else {}
+    columns["label"] = predictions.names
+    for title, array in (("score", predictions.scores), ("probability", predictions.probabilities)):
+        columns |= {f"{title}_{name}": array[:, number].tolist() for number, name in enumerate(predictions.classes)}
+    taken = [name for name in predictions.others if name in columns]
+    if taken:
+        raise DataError(f"column {taken[0]!r} of the data has the name of a column of {path}; rename it")
+    columns = {**predictions.others, **columns}
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    files = [[file] for file in predictions.files] or [[]] * len(predictions.names)
-    scores = [f"score_{number}" for number in range(predictions.scores.shape[1])]
-    writer.writerow([*["file"] * bool(predictions.files), "label", *scores])
-    for file, name, row in zip(files, predictions.names, predictions.scores.tolist(), strict=True):
-        writer.writerow([*file, name, *row])
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     write_bytes(path, text.getvalue().encode())

@@ -9,11 +9,9 @@ one in the current folder.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import cast
 
@@ -24,6 +22,7 @@ from fedsolve.errors import ParameterError
 from fedsolve.families import widths
 from fedsolve.families.gradient.convolution import PooledConvolution
 from fedsolve.families.gradient.settings import EXAMPLES
+from fedsolve.modules import attribute, current_folder
 
 Shape = tuple[int, ...]
 
@@ -121,7 +120,7 @@ def _count(shape: Shape) -> int:
 
 
 def _own(spec: str, shape: Shape, classes: int) -> nn.Module:
-    with _current_folder():  # also while the factory runs: it may import what lies beside it
+    with current_folder():  # also while the factory runs: it may import what lies beside it
         module = _factory(spec)(shape, classes)
     if not isinstance(module, nn.Module) or not layers(module):
         kind = type(module).__name__
@@ -135,39 +134,12 @@ def _own(spec: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def _factory(spec: str) -> Callable[[Shape, int], object]:
-    name, _, attribute = spec.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # a module that theirs imports
-            raise _unimportable(spec, name, error) from error
-        raise ParameterError(
-            f"parameter 'model': cannot find {spec!r}: there is no module {error.name!r}, neither installed nor in the "
-            f"current folder; run fedsolve in the folder where it lies, or add that folder to PYTHONPATH"
-        ) from error
-    except (ImportError, AttributeError) as error:
-        raise _unimportable(spec, name, error) from error
-    factory = getattr(module, attribute, None)
+    factory = attribute(spec, "parameter 'model'")
     if not callable(factory):
-        what = "no" if factory is None else f"a {type(factory).__name__}, not a function,"
-        where = getattr(module, "__file__", None) or name
-        raise ParameterError(f"parameter 'model': cannot find {spec!r}: {where} has {what} {attribute!r}")
+        module, _, name = spec.partition(":")
+        where, kind = getattr(sys.modules[module], "__file__", None) or module, type(factory).__name__
+        raise ParameterError(f"parameter 'model': cannot find {spec!r}: {where} has a {kind}, not a function, {name!r}")
     return cast(Callable[[Shape, int], object], factory)
-
-
-def _unimportable(spec: str, name: str, error: Exception) -> ParameterError:
-    return ParameterError(f"parameter 'model': cannot import {name!r} for {spec!r} ({type(error).__name__}: {error})")
-
-
-@contextmanager
-def _current_folder() -> Iterator[None]:
-    """Look for modules in the current folder first, as `python -m` does and an installed command does not."""
-    sys.path.insert(0, "")
-    try:
-        yield
-    finally:
-        if "" in sys.path:  # the module may have changed the path itself
-            sys.path.remove("")
 
 
 _ZOO: dict[str, Callable[[Shape, int, Shape], nn.Module]] = {

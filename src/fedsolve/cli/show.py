@@ -1,0 +1,127 @@
+"""What a run prints in the end: figures per client and over all, and where everything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.cli.text import ROWS, gain, percent, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsolve.result import Result
+
+
+def show(result: Result, saved: Path) -> None:
+    """Print the figures of a run, in a table that fits the terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    settings, clients = result.settings, result.clients
+    title = f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])}"
+    console.print(f"{title}: {settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}")
+    with_alone = any(c.alone is not None for c in clients.values())
+    with_shared = any(c.shared is not None for c in clients.values()) and not _one_model(settings["method"])
+    names = sorted(clients, key=lambda n: (clients[n].accuracy is None, clients[n].accuracy or 0.0))
+    shown = list(clients) if len(clients) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
+    table, left_out = _fitting(console, result, shown, ["alone"] * with_alone + ["shared"] * with_shared)
+    console.print(table)
+    if len(shown) < len(clients):
+        console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
+    if left_out:
+        console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
+    _totals(console, result, with_alone, with_shared)
+    _print_remarks(console, result)
+    files = (
+        f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
+    )
+    console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
+    example = next(iter(result.models), None)
+    if example:
+        method = f" --method {settings['method']}" if ":" in settings["method"] else ""
+        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE{method}"
+        console.print(command, soft_wrap=True, markup=False)
+
+
+def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:
+    """The table of clients that fits the terminal, and what was chosen for clients but has no room in it.
+
+    Where room is short, headings of two words stand in two lines; where that is not enough, columns are left out.
+    """
+    from rich.measure import Measurement
+
+    chosen = sorted({name for client in result.clients.values() for name in client.chosen})
+    endless = console.options.update(max_width=10_000)
+    for columns, gap in ((chosen, " "), (chosen, "\n"), ([], " "), ([], "\n")):
+        table = _clients(result, names, others, columns, gap)
+        if Measurement.get(console, endless, table).maximum <= console.width:
+            break
+    return table, [] if columns else chosen
+
+
+def _clients(result: Result, names: list[str], others: list[str], chosen: list[str], gap: str) -> Table:
+    """One row per client; beside its accuracy those of other models, and what was chosen for it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("client")
+    titles = {"alone": "alone", "shared": "global"}
+    beside = [head for other in others for head in (titles[other], f"over{gap}{titles[other]}")]
+    for head in ["train", "test", "accuracy", *beside, *chosen]:
+        table.add_column(head, justify="right")
+    for name in names:
+        client = result.clients[name]
+        cells = [str(client.train), str(client.test), percent(client.accuracy)]
+        for other in others:
+            share = getattr(client, other)
+            cells += [percent(share), gain(client.accuracy, share)]
+        cells += [f"{client.chosen[key]:.3g}" if key in client.chosen else "" for key in chosen]
+        table.add_row(escape(name), *cells)
+    return table
+
+
+def _print_remarks(console: Console, result: Result) -> None:
+    """Print what a reader should know of the data and of the rounds."""
+    moved, skipped = result.data.get("moved", 0), result.data.get("skipped", [])
+    if moved:
+        console.print(f"{moved} samples were moved from the largest clients to those with too few")
+    if skipped:
+        console.print(
+            f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
+        )
+    missing = result.history[-1].missing if result.history else ()
+    if missing:
+        console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")
+    plural = "" if result.rounds == 1 else "s"
+    console.print(
+        f"{result.rounds} round{plural}, {size(result.bytes_up)} up, {size(result.bytes_down)} down, "
+        f"{result.seconds.total:.2f} s"
+    )
+
+
+def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:
+    from rich.table import Table
+
+    rows = [(result.method, result.accuracy)]
+    others = [("training alone", "alone")] * with_alone + [("one global model", "shared")] * with_shared
+    rows += [(title, result.spread(which)) for title, which in others]
+    table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for title, accuracy in rows:
+        table.add_row(title, *map(percent, (accuracy.mean, accuracy.pooled, accuracy.worst_decile)))
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def _one_model(method: str) -> bool:
+    """Whether a method has one model for all, so that a column for the global one would say nothing new."""
+    from fedsolve.laws import OneModel
+    from fedsolve.study.experiment import class_of
+
+    return any(isinstance(law, OneModel) for law in class_of(method).laws)

@@ -1,0 +1,179 @@
+"""The settings of an experiment, declared once: defaults, meaning, and what files and the command line may give.
+
+The command line builds its options from these declarations, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fedsolve.errors import ParameterError, unknown
+
+_KEY = "fedsolve.setting"
+
+
+def share_of(text: str) -> float | str:
+    """A share of the samples as a number; any other word as it is.
+
+    >>> share_of("0.2"), share_of("official")
+    (0.2, 'official')
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def assignments(texts: list[str]) -> dict[str, str]:
+    """Parameters by name, from NAME=VALUE; their values are still texts.
+
+    >>> assignments(["alpha=20", "beta=1"])
+    {'alpha': '20', 'beta': '1'}
+    """
+    parameters: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ParameterError(f"--set takes NAME=VALUE, as in --set alpha=20; got {text!r}")
+        parameters[name.strip()] = value
+    return parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values a setting may have: on the command line, and in a file."""
+
+    option: Any  # the type of the option's value
+    types: tuple[type, ...]  # of the value in a file
+    words: str  # what these are called in an error
+    read: Callable[[Any], object] = lambda value: value  # the setting, from the option's value
+
+
+TEXT = Kind(str, (str,), "a text")
+WHOLE = Kind(int, (object,), "an integer")  # refused where it is used, with the range that it must lie in
+NUMBER = Kind(float, (int, float), "a number")
+FLAG = Kind(bool, (bool,), "true or false")
+SHARE = Kind(str, (int, float, str), "a number or a text", share_of)
+TABLE = Kind(list[str], (Mapping,), "a table of parameters", assignments)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a setting is given on the command line."""
+
+    kind: Kind
+    help: str
+    metavar: str | None = None
+    negative: bool = False  # of a flag: whether --no-NAME is an option, too
+
+
+def _setting(default: Any, kind: Kind, help: str, metavar: str | None = None, *, negative: bool = False) -> Any:
+    metadata = {_KEY: Option(kind, help, metavar, negative)}
+    return (
+        field(default_factory=dict, metadata=metadata) if kind is TABLE else field(default=default, metadata=metadata)
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run. Texts are as on the command line.
+
+    >>> Settings(clients=5).partition
+    'dirichlet:0.1'
+    """
+
+    method: str = _setting(
+        "fedhip", TEXT, "See `fedsolve methods`; or package.module:Class, one of your own. Default: fedhip."
+    )
+    set: Mapping[str, object] = _setting(
+        None, TABLE, "A parameter of the method, as in --set alpha=20. Repeat for more.", "NAME=VALUE"
+    )
+    data: str = _setting(
+        "digits",
+        TEXT,
+        "digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
+        "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder per "
+        "class), or hf:NAME.",
+    )
+    limit: int | None = _setting(
+        None,
+        WHOLE,
+        "Take only N of the samples, drawn by the seed; an official test set stays whole. Default: all.",
+        "N",
+    )
+    clients: int | None = _setting(None, WHOLE, "How many clients share the data. Default: 20.")  # or the natural ones
+    partition: str = _setting(
+        "dirichlet:0.1",
+        TEXT,
+        "iid, dirichlet:A (small A: very different clients), classes:C (C random classes per client), "
+        "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the column `client` of the data). "
+        "Default: dirichlet:0.1.",
+    )
+    test: float | str = _setting(
+        0.2,
+        SHARE,
+        "A share of each client's own data (default: 0.2); official: the data's own test set, dealt out in "
+        "the clients' class proportions; global: all of it for every client.",
+    )
+    min_samples: int = _setting(2, WHOLE, "Clients with fewer samples get some from the largest. Default: 2.")
+    features: str = _setting(
+        "identity",
+        TEXT,
+        "The feature map, the same for all clients: identity (the default), unit, ones, "
+        "random:SIZE,ACTIVATION,SEED; for pictures a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
+        "efficientnet-lite0; or several joined by +.",
+    )
+    skip_broken: bool = _setting(False, FLAG, "Leave out pictures that cannot be read.")
+    seed: int = _setting(0, WHOLE, "Decides the split and all draws. Default: 0.")
+    rounds: int | None = _setting(None, WHOLE, "For methods that take several. Default: the method's own.")
+    participation: float = _setting(1.0, NUMBER, "Share of the clients that take part in a round. Default: 1.")
+    runtime: str = _setting(
+        "local",
+        TEXT,
+        "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
+        "engine. For machines of their own see `fedsolve deploy`.",
+    )
+    alone: bool | None = _setting(
+        None,
+        FLAG,
+        "Also train every client alone, to compare. Default: alone, where that is closed form.",
+        negative=True,
+    )
+    eval_every: int = _setting(1, WHOLE, "Evaluate every N rounds, and after the last. Default: 1.", "N")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str) -> Settings:
+        """Settings from a mapping read from a file called `source`.
+
+        >>> Settings.of({"clients": 5}, "c.toml").clients
+        5
+        """
+        declared = {item.name: item for item in fields(cls)}
+        for name, value in values.items():
+            if name not in declared:
+                raise unknown(f"setting in {source}:", name, declared)
+            kind: Kind = declared[name].metadata[_KEY].kind
+            absent = value is None and declared[name].default is None
+            if not absent and not isinstance(value, kind.types):
+                raise ParameterError(f"setting {name!r} in {source} must be {kind.words}; got {value!r}")
+        return cls(**values)
+
+
+def options() -> dict[str, Option]:
+    """How each setting is given on the command line, in the order of `Settings`.
+
+    >>> options()["clients"].help
+    'How many clients share the data. Default: 20.'
+    """
+    return {item.name: item.metadata[_KEY] for item in fields(Settings)}
+
+
+def option_name(name: str) -> str:
+    """A setting as an option.
+
+    >>> option_name("min_samples")
+    '--min-samples'
+    """
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,59 @@
+"""What a run prints fits the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.test_cli import Command, figures
+
+
+def heads(out: str) -> list[str]:
+    """The headings of the table of clients, those of two lines joined."""
+    lines = out.strip().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("client-"))
+    if lines[first - 1].split()[:2] == ["client", "train"] and first == 2:
+        return [head.strip() for head in lines[1].split("  ") if head.strip()]
+    joined: list[str] = []
+    for head in lines[2].split():
+        joined.append(f"over {head}" if joined[-1:] == [head] else head)
+    return joined
+
+
+@pytest.mark.parametrize("method", ["fedhip", "fedprior", "local", "afl"])
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_table_fits_the_terminal_and_nothing_is_lost(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = command("run", "--method", method, "--clients", "5", "--out", "out")
+    assert done.code == 0
+    lines = done.out.strip().splitlines()
+    rows = [line for line in lines if line.startswith("client-")]
+    assert len(rows) == 5
+    assert all(len(line) <= width for line in lines)
+    clients = figures(tmp_path / "out")["clients"]
+    chosen = sorted(clients["client-00"].get("chosen", {}))
+    words = heads(done.out)
+    assert words[:4] == ["client", "train", "test", "accuracy"]
+    assert len(words) == len(set(words))
+    assert ("over alone" in words) == (method != "local")
+    assert ("over global" in words) == (method in ("fedhip", "fedprior"))
+    shown = [name for name in chosen if name in words]
+    note = " ".join(done.out.split())
+    if shown == chosen:
+        assert "also chosen" not in note
+    else:
+        assert shown == []
+        assert f"(also chosen for each client, in result.json: {', '.join(chosen)})" in note
+    for row in rows:
+        client = clients[row.split()[0]]
+        assert [float(cell) for cell in row.replace("%", "").split()[1:4]] == pytest.approx(
+            [client["train"], client["test"], 100 * client["accuracy"]], abs=0.051
+        )
+        if shown:
+            assert [float(cell) for cell in row.split()[-len(shown) :]] == pytest.approx(
+                [client["chosen"][name] for name in shown], rel=0.01
+            )
+    assert (width == 200) <= (shown == chosen)  # where there is room, all are shown
