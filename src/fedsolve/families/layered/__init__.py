@@ -1,6 +1,7 @@
 """What methods share that train networks layer by layer: descriptions, shapes, forward passes, sums of a layer.
 
-`description` and `stages` say what a network is, `forward` takes samples through it, `layers` fits its layers.
+`description` and `stages` say what a network is, `forward` takes samples through it, `layers` fits its layers,
+`settings` holds the parameters and the steps that methods have in common.
 """
 
 from fedsolve.families.layered.description import Network, parse
