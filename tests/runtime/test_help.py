@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import pytest
+import typer
 
-from tests.runtime.test_cli import Command, cli
+from fedsolve import cli
+from tests.runtime.test_cli import Command
 
 
 def commands(group: Any, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -18,7 +20,7 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], A
     return below
 
 
-EVERY = commands(cli.typer.main.get_command(cli.app))
+EVERY = commands(typer.main.get_command(cli.app))
 
 
 def test_all_commands_are_looked_at() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import fedsolve as fs
-from fedsolve import codec
+from fedsolve import cli, codec
 from fedsolve.result import CHECKPOINT
-from tests.runtime.test_cli import NETWORK, Command, cli, figures
+from tests.runtime.test_cli import NETWORK, Command, figures
 
 pytest.importorskip("torch")
 

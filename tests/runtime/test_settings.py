@@ -8,11 +8,13 @@ import sys
 from typing import Any
 
 import pytest
+import typer
 
+from fedsolve import cli
 from fedsolve.errors import FedsolveError
 from fedsolve.study import settings
 from fedsolve.study.settings import Settings
-from tests.runtime.test_cli import Command, cli, figures
+from tests.runtime.test_cli import Command, figures
 
 # A value of each setting that is not its default, as it is written on the command line.
 OTHER = {
@@ -23,7 +25,7 @@ OTHER = {
 
 
 def options_of(name: str) -> dict[str, Any]:
-    command: Any = cli.typer.main.get_command(cli.app)
+    command: Any = typer.main.get_command(cli.app)
     return {each.name: each for each in command.commands[name].params}
 
 

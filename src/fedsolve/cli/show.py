@@ -107,8 +107,8 @@ def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -
     from rich.table import Table
 
     rows = [(result.method, result.accuracy)]
-    others = [("training alone", "alone")] * with_alone + [("one global model", "shared")] * with_shared
-    rows += [(title, result.spread(which)) for title, which in others]
+    rows += [("training alone", result.spread("alone"))] if with_alone else []
+    rows += [("one global model", result.spread("shared"))] if with_shared else []
     table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"

@@ -201,9 +201,6 @@ def _numbers_or_texts(texts: NDArray[np.str_]) -> Array:
     return texts
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], dict[str, Array]]] = {
-    ".npz": _npz,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
+READERS: dict[str, Callable[[Path, Sequence[str]], dict[str, Array]]]
+READERS = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
 ENDINGS = tuple(READERS)
