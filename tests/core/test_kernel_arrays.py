@@ -58,6 +58,11 @@ def test_every_kind_of_number_passes_the_check(kind: str) -> None:
     arrays.check({"a": np.ones(3, kind), "b": np.ones((), kind), "c": np.ones((0, 2), kind)}, "who")
 
 
+def test_infinities_of_both_signs_are_refused_without_a_warning() -> None:
+    with pytest.raises(DataError, match="not finite"):
+        arrays.check({"w": np.array([np.inf, -np.inf])}, "who")
+
+
 @pytest.mark.parametrize("kind", ["c16", "U1", "S1", "M8[s]", "O"])
 def test_no_other_kind_passes_and_the_error_says_which_it_was(kind: str) -> None:
     bad = np.zeros(2, kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +43,8 @@ def test_a_message_is_no_longer_than_it_must_be_and_depends_on_names_not_on_thei
     assert length - len(json.dumps(header, separators=(",", ":"))) < 8
     assert [header[name]["data_offsets"] for name in "abc"] == [[0, 48], [48, 64], [64, 96]]
     assert header["__metadata__"] == {"k": "v"}
+    mixed = codec.decode(codec.encode({"b": np.ones(1), "a": np.ones(1, np.int64), "c": np.ones(1, np.uint64)}))
+    assert list(mixed) == ["a", "b", "c"]  # as wide as each other: by name
     assert "__metadata__" not in json.loads(bytes(codec.encode(named))[8:].split(b"}}")[0] + b"}}")
 
 
@@ -97,10 +98,10 @@ def test_large_headers_are_read_but_not_kept() -> None:
     assert codec._parse.cache_info()[:1] == (1,)
 
 
-@pytest.mark.parametrize("shape", [[-1], [-2, -4], [2, -4, -1], [-8, -1]])
+@pytest.mark.parametrize("shape", [[-1], [-2, -4], [2, -4, -1], [-1, 8, -1]])
 def test_negative_sides_are_refused_though_their_product_fits(shape: list[int]) -> None:
     header = json.dumps({"w": {"dtype": "F64", "shape": shape, "data_offsets": [0, 64]}}).encode()
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match="'w' does not fill bytes 0 to 64"):
         codec.decode(len(header).to_bytes(8, "little") + header + bytes(64))
 
 
@@ -140,19 +141,17 @@ def test_arrays_of_which_only_the_first_lies_in_a_message_are_copied() -> None:
 # --- files
 
 
-@pytest.fixture
-def mask() -> Iterator[int]:
-    before = os.umask(0o027)
-    yield 0o027
-    os.umask(before)
-
-
-def test_files_have_the_rights_of_any_new_file_and_the_mask_stays(mask: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mask", "rights"), [(0o000, 0o666), (0o002, 0o664), (0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_rights_of_any_new_file_and_the_mask_stays(mask: int, rights: int, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    codec.write_file(path, {"w": np.ones(2)})
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert codec.umask() == mask
-    assert codec.umask() == mask
+    before = os.umask(mask)
+    try:
+        codec.write_file(path, {"w": np.ones(2)})
+        assert stat.S_IMODE(path.stat().st_mode) == rights
+        assert codec.umask() == mask
+        assert codec.umask() == mask
+    finally:
+        os.umask(before)
 
 
 def test_the_temporary_neighbour_is_hidden_and_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

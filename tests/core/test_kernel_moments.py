@@ -91,7 +91,8 @@ def test_moments_are_known_by_names_types_and_shapes() -> None:
             assert not fs.Moments.are({**good(), name: array})
     # Nor where F'F and F'Y have the same wrong type.
     assert not fs.Moments.are({name: array.astype(np.float32) for name, array in good().items()})
-    assert not fs.Moments.are({"triangle": np.empty(0), "cross": np.empty(0), "count": np.array(0)})
+    for size in range(3):
+        assert not fs.Moments.are({"triangle": np.zeros(size), "cross": np.zeros(size), "count": np.array(0)})
 
 
 # --- what is refused, and what just passes
@@ -135,12 +136,14 @@ def test_a_full_matrix_is_taken_if_it_is_square_and_symmetric_up_to_rounding() -
 
 @pytest.mark.parametrize("unit", [1e-20, 1.0, 1e20])
 def test_symmetry_is_judged_by_the_largest_entry_whatever_the_unit(unit: float) -> None:
-    def matrix(difference: float) -> np.ndarray:
-        return unit * np.array([[1.0, 0.0, 1e-9], [0.0, 1.0, 0.5], [1e-9 + difference, 0.5 + difference, 1.0]])
+    def made(small: float, large: float) -> fs.Moments:
+        gram = unit * np.array([[1.0, 0.0, 1e-9], [0.0, 1.0, 0.5], [1e-9 + small, 0.5 + large, 1.0]])
+        return fs.Moments.from_gram(gram, np.zeros((3, 1)), 1)
 
-    fs.Moments.from_gram(matrix(1e-14), np.zeros((3, 1)), 1)
-    with pytest.raises(DataError, match="symmetric"):
-        fs.Moments.from_gram(matrix(1e-11), np.zeros((3, 1)), 1)
+    made(1e-14, 1e-14)
+    for difference in ((1e-11, 0.0), (0.0, 1e-11)):
+        with pytest.raises(DataError, match="symmetric"):
+            made(*difference)
 
 
 def test_spaces_are_zero_unless_named_and_travel_with_every_way_to_make_moments() -> None:
@@ -193,6 +196,8 @@ def test_numbers_too_large_end_in_one_sentence_and_no_warning(
         warnings.simplefilter("error")
         with pytest.raises(DataError, match="squares overflow float64"):
             fs.Moments.of(x, np.zeros(6, int), intercept=intercept)
+        with pytest.raises(DataError, match="squares overflow float64"):
+            fs.Moments.of(large(1e308, 3), np.zeros(3, int), intercept=intercept)
         for value in (np.nan, np.inf):
             spoilt = np.ones((6, 1))
             spoilt[4] = value
@@ -208,11 +213,11 @@ def test_targets_that_are_not_finite_are_refused_though_the_features_are(monkeyp
 
 
 def test_blocks_whose_sums_overflow_are_refused_without_a_warning() -> None:
-    top = np.array([[1e308], [1e308]])
+    top = np.array([[1e308]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DataError, match="finite"):
-            fs.Moments.over([(top, np.zeros(2, int)), (top, np.zeros(2, int))], features=1, classes=1)
+            fs.Moments.over([(top, np.zeros(1, int))] * 3, features=1, classes=1)
         for value in (np.nan, np.inf):
             blocks = [(np.array([[value]]), np.zeros(1, int)), (np.array([[-value]]), np.zeros(1, int))]
             with pytest.raises(DataError, match="finite"):
@@ -235,11 +240,11 @@ def test_blocks_are_as_large_as_is_said_and_rows_that_need_no_copy_are_not_copie
 ) -> None:
     """The memory for rows in float64 is that of a block; C-ordered float64 rows are multiplied where they lie."""
 
-    def peak(x: np.ndarray) -> int:
+    def peak(x: np.ndarray, intercept: bool = False) -> int:
         y = np.zeros(len(x), int)
-        fs.Moments.of(x, y)
+        fs.Moments.of(x, y, intercept=intercept)
         tracemalloc.start()
-        fs.Moments.of(x, y)
+        fs.Moments.of(x, y, intercept=intercept)
         result = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return result
@@ -247,6 +252,7 @@ def test_blocks_are_as_large_as_is_said_and_rows_that_need_no_copy_are_not_copie
     rows = np.ones((4096, 128), np.float32)
     monkeypatch.setattr(module, "BLOCK_BYTES", 2**20)
     small = peak(rows)
+    assert peak(rows.astype(np.float64), intercept=True) < small + 2**20  # a column of ones makes it a copy
     monkeypatch.setattr(module, "BLOCK_BYTES", 2**22)
     assert 2.0 * 2**20 < peak(rows) - small < 4.0 * 2**20
     assert peak(rows.astype(np.float64)) < 2**20

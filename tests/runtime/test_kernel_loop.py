@@ -48,7 +48,7 @@ class Tally(Method):
     def message(self, state: Any, client: str, purpose: Any) -> Any:
         if purpose == "update" and not self.greeting:
             return {}
-        return {"sum": state["sum"], "for": np.array([purpose == "update", len(client)])}
+        return {"sum": state["sum"], "for": np.array([("personalize", "update").index(purpose), len(client)])}
 
     def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         total = state["sum"] + replies["one"]
@@ -316,6 +316,16 @@ def test_a_round_that_nobody_was_asked_in_has_no_reasons() -> None:
     with pytest.raises(DataError) as error:
         drive(method, federation().task, Post(method, federation()))
     assert str(error.value) == "no client answered in round 2"
+
+
+def test_where_nobody_is_there_nobody_is_drawn() -> None:
+    class Empty(Post):
+        def clients(self) -> list[str]:
+            return []
+
+    for share in (0.5, 1.0):
+        with pytest.raises(DataError, match=r"^no client answered in round 1$"):
+            drive(Tally(), federation().task, Empty(Tally(), federation()), participation=share)
 
 
 def test_just_enough_clients_are_enough_and_one_fewer_is_named() -> None:
