@@ -15,7 +15,7 @@ from fedsolve.features.images import Preparation
 def corner(batch: np.ndarray) -> np.ndarray:
     """The shape of a picture, and the value of its last pixel."""
     last = batch[:, :, -1, -1].astype(np.float32)
-    return np.column_stack([np.tile(np.float32(batch.shape[2:]), (len(batch), 1)), last[:, :1]])
+    return np.column_stack([np.tile(np.array(batch.shape[2:], np.float32), (len(batch), 1)), last[:, :1]])
 
 
 FEATURES = Backbone("corner", "the same", 3, Preparation(), corner)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fedsolve.errors import DataError
 @pytest.mark.parametrize("length", range(1, 20))
 def test_arrays_are_aligned_whatever_the_length_of_the_header(length: int) -> None:
     """Eight bytes of length, a header padded to a multiple of eight, then wide types first."""
-    named = {
+    named: dict[str, Any] = {
         "x" * length: np.ones(3),
         "a": np.ones(3, np.uint8),
         "b": np.ones(2, np.float32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
+from fedsolve import blas
 from fedsolve import moments as module
 from fedsolve.errors import DataError
 
@@ -51,7 +53,7 @@ def test_the_factor_of_nothing_and_of_zeros_is_small_but_there() -> None:
 )
 def test_what_no_samples_can_have_has_no_factor(gram: list[list[float]], words: str) -> None:
     lower = np.array(gram)
-    triangle = module.blas.pack(lower)
+    triangle = blas.pack(lower)
     moments = fs.Moments(triangle, np.zeros((len(lower), 1)), np.array(3))
     with pytest.raises(DataError, match=words):
         moments.factor()
@@ -88,7 +90,8 @@ def test_moments_are_known_by_names_types_and_shapes() -> None:
         "cross": [np.zeros((2, 2)), np.zeros(3), np.zeros((3, 2), np.float32), np.zeros((3, 2, 1)), np.array(0.0)],
     }.items():
         for array in other:
-            assert not fs.Moments.are({**good(), name: array})
+            changed: dict[str, Any] = {**good(), name: array}
+            assert not fs.Moments.are(changed)
     # Nor where F'F and F'Y have the same wrong type.
     assert not fs.Moments.are({name: array.astype(np.float32) for name, array in good().items()})
     for size in range(3):
@@ -124,10 +127,11 @@ def test_the_count_is_an_integer_array_of_at_least_zero() -> None:
 
 def test_a_full_matrix_is_taken_if_it_is_square_and_symmetric_up_to_rounding() -> None:
     gram = np.array([[4, 2], [2, 3]])  # integers are fine
-    found = fs.Moments.from_gram(gram, np.array([[1], [2]]), 5)  # type: ignore[arg-type]
+    found = fs.Moments.from_gram(gram, np.array([[1], [2]]), 5)
     np.testing.assert_array_equal(found.gram, gram)
     np.testing.assert_array_equal(found.cross, [[1.0], [2.0]])
-    assert (found.count, found.space, found.cross.dtype) == (5, 0, np.float64)
+    assert (found.count, found.space) == (5, 0)
+    assert found.cross.dtype == np.float64
     assert fs.Moments.from_gram(np.zeros((0, 0)), np.zeros((0, 2)), 0).features == 0
     for shape in [(2, 3), (3, 2), (4,), (2, 2, 2)]:
         with pytest.raises(DataError, match=r"square; got shape"):

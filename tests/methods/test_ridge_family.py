@@ -301,7 +301,7 @@ def test_the_global_model_is_the_minimiser_with_all_that_is_known_of_it(intercep
     assert 0 < shown["rcond"] <= 1
     assert shown["sharpness"] == calibration.sharpness_of_sums(total, fs.solve(total, 0.5, intercept=intercept))
     singular = linear.global_model(fs.Moments.of(np.column_stack([x, x]), y, classes=3), 0.0)
-    assert (singular["rank"], singular["minimum_norm"], singular["rcond"]) == (4, True, 0.0)
+    assert [singular[name].item() for name in ("rank", "minimum_norm", "rcond")] == [4, True, 0.0]
 
 
 def test_a_design_has_one_row_per_sample_and_ones_where_asked() -> None:

@@ -723,7 +723,7 @@ def test_columns_are_found_by_name_when_predicting(command: Command, tmp_path: P
     (tmp_path / "short.csv").write_text("a,b,other\n1,2,3\n")
     done = command("predict", model, "--data", "short.csv")
     assert done.code == 2
-    assert "short.csv: it lacks c and has other besides; wanted the columns a, b, c" in done.err
+    assert "short.csv: it lacks c and has other besides; the model takes the columns a, b, c" in done.err
 
 
 def test_a_result_made_in_python_cannot_be_a_config(command: Command, tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsolve import codec
+from fedsolve import arrays, codec, metrics
 from fedsolve.errors import DataError
 from fedsolve.method import Plan
 from fedsolve.runtime.inbox import Failure, Replies, Tallies
 
 
-def reply(arrays: dict[str, Any], space: str = "7", **head: str) -> memoryview:
-    return codec.encode({name: np.asarray(array) for name, array in arrays.items()}, {"space": space, **head})
+def reply(named: dict[str, Any], space: str = "7", **head: str) -> memoryview:
+    return codec.encode({name: np.asarray(array) for name, array in named.items()}, {"space": space, **head})
 
 
 def inbox(*, tolerate: bool = True, fold: Any = "sum", each: tuple[str, ...] = (), witness: Any = None) -> Replies:
@@ -166,61 +166,73 @@ def test_what_was_sent_stays_what_was_sent() -> None:
 # --- figures
 
 
-def figures(**counts: Any) -> memoryview:
-    named = {"train": 5, "test": 4, **{name.replace("_", "/"): value for name, value in counts.items()}}
-    return codec.encode({name: np.array(value) for name, value in named.items() if value is not None})
+def tally(right: int, count: int = 4) -> dict[str, Any]:
+    """Of a model that answers so many of its samples of class 0 rightly, and calls the others class 1."""
+    scores = np.where(np.arange(count)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
+    return metrics.tally(scores, arrays.softmax(scores), np.zeros(count, int))
+
+
+def figures(personal: int | None = 3, shared: int | None = None, **changes: Any) -> memoryview:
+    whole: dict[str, Any] = {"train": np.array(5), "test": np.array(4)}
+    for whose, right in (("personal", personal), ("shared", shared)):
+        whole |= arrays.under(whose, tally(right)) if right is not None else {}
+    whole |= {name.replace("__", "/"): value for name, value in changes.items()}
+    return codec.encode({name: np.array(value) for name, value in whole.items() if value is not None})
 
 
 def test_figures_become_shares_of_the_test_samples() -> None:
-    tallies = Tallies(tolerate=False)
-    tallies.put("x", figures(personal_correct=3, shared_correct=0, chosen_ridge=0.5))
-    tallies.put("y", figures(personal_correct=4))
-    tallies.put("z", figures(test=0))
+    tallies = Tallies(2, tolerate=False)
+    tallies.put("x", figures(3, 0, chosen__ridge=0.5))
+    tallies.put("y", figures(4, personal__auc=0.75))
+    tallies.put("z", figures(None, test=0))
     assert (tallies.clients["x"].accuracy, tallies.clients["x"].shared) == (0.75, 0.0)
     assert (tallies.clients["x"].train, tallies.clients["x"].test) == (5, 4)
     assert tallies.clients["x"].chosen == {"ridge": 0.5}
     assert (tallies.clients["y"].accuracy, tallies.clients["y"].shared) == (1.0, None)
+    assert tallies.clients["y"].metrics["auc"] == 0.75
     assert (tallies.clients["z"].accuracy, tallies.clients["z"].test) == (None, 0)
+    assert tallies.sums["personal"]["confusion"].tolist() == [[7, 1], [0, 0]]
+    assert tallies.sums["shared"]["count"] == 4
+    assert "auc" not in tallies.sums["personal"]
 
 
 @pytest.mark.parametrize(
-    ("counts", "words"),
+    "changes",
     [
-        ({"personal_correct": 5}, "its figures cannot be: {'personal': 5} right of 4"),
-        ({"personal_correct": -1}, "cannot be"),
-        ({"personal_correct": 2, "shared_correct": 5}, "cannot be"),
-        ({"test": 0, "personal_correct": 0}, "cannot be"),
-        ({"test": -1, "personal_correct": -1}, "cannot be"),
-        ({"train": None, "personal_correct": 1}, "its figures are incomplete: 'train'"),
-        ({"test": None}, "incomplete: 'test'"),
-        ({"personal_wrong": 1}, "incomplete: 'correct'"),
-        ({"test": [1, 2]}, "incomplete"),
-        ({"test": np.inf}, "incomplete"),
-        ({"test": np.nan}, "incomplete"),
-        ({"chosen_ridge": [1.0, 2.0]}, "incomplete"),
+        {"personal__count": 5}, {"personal__confusion": [[5, -1], [0, 0]]}, {"personal__confusion": [[5, 0], [0, 0]]},
+        {"test": 0}, {"test": -1}, {"test": 5}, {"train": None}, {"test": None}, {"personal__confusion": None},
+        {"personal__wrong": 1}, {"test": [1, 2]}, {"test": np.inf}, {"test": np.nan}, {"chosen__ridge": [1.0, 2.0]},
+        {"personal__log_loss": np.nan}, {"personal__brier": -1.0}, {"personal__auc": 1.01}, {"personal__auc": -0.01},
+        {"personal__auc": np.nan}, {"shared__count": 4}, {"baseline__count": 4},
     ],
-)
-def test_figures_that_cannot_be_are_refused_by_name_or_noted(counts: dict[str, Any], words: str) -> None:
+)  # fmt: skip
+def test_figures_that_cannot_be_are_refused_by_name_or_noted(changes: dict[str, Any]) -> None:
     with pytest.raises(DataError) as error:
-        Tallies(tolerate=False).put("x", figures(**counts))
-    assert str(error.value).startswith("client 'x': its figures ")
-    assert words in str(error.value)
-    lenient = Tallies(tolerate=True)
-    lenient.put("x", figures(**counts))
+        Tallies(2, tolerate=False).put("x", figures(**changes))
+    assert str(error.value).startswith("client 'x': its figures")
+    lenient = Tallies(2, tolerate=True)
+    lenient.put("x", figures(**changes))
     assert lenient.failed == {"x": str(error.value).removeprefix("client 'x': ")}
-    assert not lenient.clients
+    assert not lenient.clients and not lenient.sums
+
+
+def test_figures_of_other_classes_are_refused() -> None:
+    with pytest.raises(DataError, match="its figures of 3 classes must hold"):
+        Tallies(3, tolerate=False).put("x", figures())
 
 
 def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
-    strict, lenient = Tallies(tolerate=False), Tallies(tolerate=True)
+    strict, lenient = Tallies(2, tolerate=False), Tallies(2, tolerate=True)
     with pytest.raises(DataError, match="client 'x': gone"):
         strict.empty().put("x", Failure("gone"))
     other = lenient.empty()
     other.put("x", Failure("gone"))
-    other.put("y", figures(personal_correct=4))
+    lenient.put("z", figures(1))
+    other.put("y", figures(4))
     lenient.merge(other)
     assert lenient.failed == {"x": "gone"}
-    assert set(lenient.clients) == {"y"}
+    assert set(lenient.clients) == {"y", "z"}
+    assert lenient.sums["personal"]["confusion"].tolist() == [[5, 3], [0, 0]]
     with pytest.raises(TypeError, match="cannot merge Replies into Tallies"):
         lenient.merge(inbox())
     with pytest.raises(TypeError, match="cannot merge Tallies into Replies"):
@@ -228,7 +240,7 @@ def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
 
 
 def test_damaged_bytes_are_called_by_what_they_should_have_been() -> None:
-    replies, tallies = inbox(), Tallies(tolerate=True)
+    replies, tallies = inbox(), Tallies(2, tolerate=True)
     replies.put("x", b"rubbish")
     tallies.put("x", b"rubbish")
     assert replies.failed["x"].startswith("its reply is damaged")

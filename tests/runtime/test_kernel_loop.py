@@ -32,7 +32,7 @@ class Tally(Method):
     sends = "a one"
     laws = ()
     asked: tuple[str, ...] = ("abc", "abc", "abc")  # who takes part in each round, by letter
-    paced: bool = False  # type: ignore[misc]
+    paced: bool = False
     greeting: bool = True  # whether the first message says something
 
     @property
@@ -572,7 +572,7 @@ def test_figures_are_of_the_test_samples_and_a_shared_model_that_is_the_same_is_
         memory, answer = handle(Sharing(how=how), data.task, data.clients["a"], None, final, assess)
         tally = codec.decode(answer)
         assert calls == wanted
-        assert (tally["train"], tally["test"], tally["chosen/ridge"]) == (4, 4, 3.0)
+        assert [tally[name].item() for name in ("train", "test", "chosen/ridge")] == [4, 4, 3.0]
         assert tally["personal/correct"] == 1
         assert ("shared/correct" in tally) == (how != "none")
         if how != "none":
@@ -589,7 +589,8 @@ def test_figures_are_of_the_test_samples_and_a_shared_model_that_is_the_same_is_
 def test_a_tally_counts_the_samples_whose_largest_score_is_the_right_one() -> None:
     data = federation()
     _, answer = handle(Tally(), data.task, data.clients["a"], None, request("evaluate"))
-    assert codec.decode(answer)["personal/correct"] == 2  # all scores are alike: the first class, right for half
+    confusion = codec.decode(answer)["personal/confusion"]
+    assert np.trace(confusion) == 2  # all scores are alike: the first class, right for half
 
 
 def test_update_and_personalisation_of_a_client_know_whether_it_was_counted() -> None:

@@ -100,7 +100,7 @@ def test_a_method_of_ones_own_is_run_and_predicted_with(command: Command, tmp_pa
     assert "over alone" in done.out
     assert "over global" not in done.out  # it has one model for all
     table = fs.load("digits")
-    np.savez(tmp_path / "d.npz", x=table.inputs, y=table.labels)
+    np.savez(tmp_path / "d.npz", x=np.asarray(table.inputs), y=table.labels)
     model = "out/models/client-00.safetensors"
     done = command("predict", model, "--data", "d.npz", "--method", own, "--out", "p.npz")
     assert (done.code, done.out.splitlines()[0]) == (0, f"{len(table.labels)} predictions in p.npz")

@@ -99,7 +99,7 @@ def test_classes_without_names_are_numbers(command: Command, tmp_path: Path) -> 
         ({"a": [1.0], "client": ["x"]}, "new.csv: it lacks b, c; the model takes the columns a, b, c"),
         ({"a": [1.0], "b": ["two"], "c": [3.0]}, "new.csv: column 'b' must hold numbers"),
         ({"a": [1.0], "b": [""], "c": [3.0]}, "new.csv: column 'b' must hold numbers"),
-        ({"a": ["nan"], "b": [1.0], "c": [3.0]}, "new.csv: inputs: inputs must be finite; got nan in row 0, column 0"),
+        ({"a": ["nan"], "b": [1.0], "c": [3.0]}, "new.csv: inputs must be finite; got nan in row 0, column 0"),
         ({"a": [1.0], "b": [1.0], "c": [3.0], "y": [""]}, "new.csv: the label in row 0 is missing"),
         ({"a": [1.0], "b": [1.0], "c": [3.0], "y": ["rose"]}, "new.csv: unknown class 'rose'"),
         ({"a": [1.0], "b": [1.0], "c": [3.0], "y": [""], "label": [""]}, "which is the label?"),

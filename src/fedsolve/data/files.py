@@ -83,14 +83,14 @@ def _csv_columns(file: TextIO, source: str, features: Sequence[str]) -> dict[str
         try:
             values.extend(map(_strict_float if "_" in joined or not joined.isascii() else float, fields))
         except ValueError:
-            fault = fault or _not_a_number(fields, places, rows)
+            fault = fault or _not_a_number(fields, columns["x"], rows)
         for place, cells in text_places:
             cells.append(row[place])
         rows += 1
     if not rows:
         raise DataError(f"{source} holds no samples")
     if fault:
-        raise DataError(f"{source}: every column but the label and 'client' must hold numbers ({fault})")
+        raise DataError(f"{source}: {fault}")
     arrays: dict[str, Array] = {"x": np.frombuffer(values, np.float64).reshape(rows, len(places))}
     for key, cells in texts.items():
         stripped = np.array([text.strip() for text in cells])
@@ -115,14 +115,14 @@ def _strict_float(text: str) -> float:
     return float(stripped)
 
 
-def _not_a_number(fields: Sequence[str], places: list[int], row: int) -> str:
-    """Which field is none, in words."""
-    for field, place in zip(fields, places, strict=True):
+def _not_a_number(fields: Sequence[str], names: Sequence[str], row: int) -> str:
+    """Which column holds something else in this row, in words."""
+    for field, name in zip(fields, names, strict=True):
         try:
             _strict_float(field)
         except ValueError:
-            return f"could not convert string {field!r} to float64 at row {row}, column {place + 1}."
-    return f"row {row}"
+            return f"column {name!r} must hold numbers; got {field!r} in row {row}"
+    return f"every feature must be a number; row {row} has one that is none"
 
 
 # --- parquet ---
@@ -140,7 +140,7 @@ def _parquet(path: Path, features: Sequence[str]) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
         texts = [name for name in columns["x"] if not _is_number(pa, table.schema.field(name).type)]
         if texts:
-            raise DataError(f"{path}: column {texts[0]!r} does not hold numbers; encode it or leave it out")
+            raise DataError(f"{path}: column {texts[0]!r} must hold numbers; encode it or leave it out")
         arrays["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
         for key in ("y", "client"):
             if columns[key]:
