@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def state_of(terms: Terms, numbers: list[int]) -> Any:
 
 def raw(ledger: Ledger) -> Any:
     """Everything that decides the sum, bit for bit."""
-    with sqlite3.connect(ledger.path) as db:
+    with closing(sqlite3.connect(ledger.path)) as db, db:
         members = db.execute("SELECT client, digest, data FROM member LEFT JOIN part USING (number)").fetchall()
         return members, db.execute("SELECT upto, high, low FROM total").fetchall()
 
@@ -235,7 +236,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.db").write_bytes(b"something else" * 1000)
     with pytest.raises(fs.DataError, match="not a ledger"):
         Ledger(tmp_path / "other.db")
-    with sqlite3.connect(tmp_path / "sql.db") as db:
+    with closing(sqlite3.connect(tmp_path / "sql.db")) as db, db:
         db.execute("CREATE TABLE t (x)")
     db.close()
     with pytest.raises(fs.DataError, match="not a ledger of format"):
@@ -246,7 +247,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "fed.db").stat().st_mode & 0o777 == 0o600  # for its owner alone
     for pragma in ("user_version = 2", "application_id = 7"):
         Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(), TASK).close()
-        with sqlite3.connect(tmp_path / f"{pragma}.db") as db:
+        with closing(sqlite3.connect(tmp_path / f"{pragma}.db")) as db, db:
             db.execute(f"PRAGMA {pragma}")
         db.close()
         with pytest.raises(fs.DataError, match="is not a ledger of format 1"):
@@ -387,7 +388,7 @@ def test_a_ledger_and_an_invitation_of_version_0_1_0_still_serve(tmp_path: Path)
     with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), task, seed=3) as ledger:
         terms = ledger.terms
     written = named.under("start", terms.start) | named.under("sent", terms.message)
-    with sqlite3.connect(tmp_path / "fed.db") as db:
+    with closing(sqlite3.connect(tmp_path / "fed.db")) as db, db:
         db.execute("UPDATE terms SET data = ?", (codec.encode(written, format_1(terms)),))
     codec.write_file(tmp_path / "i.st", named.under("sent", terms.message), format_1(terms))
     invited = load_terms(tmp_path / "i.st")

@@ -115,6 +115,16 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(SECONDS.sub("... s", line).split()) for line in text.splitlines()]
 
 
+@pytest.fixture
+def forgotten(tmp_path: Path) -> Iterator[None]:
+    """Modules that a page writes and imports are not there for other tests, which may have some of the same name."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("forgotten")
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # typer's own, of click
 @pytest.mark.parametrize("page", [page for page in PAGES if page != DEPLOY], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,7 @@ def test_compare_takes_methods_of_ones_own(command: Command, tmp_path: Path, own
     ],
 )
 def test_what_is_no_method_is_refused_with_the_way_out(command: Command, own: str, spec: str, words: str) -> None:
+    pytest.importorskip("matplotlib")
     for arguments in (
         ("run", "--method"),
         ("compare", "--out", "cmp", "--methods"),
