@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from fedsolve.study.estimator import estimator as estimator
     from fedsolve.study.onnx import to_onnx as to_onnx
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "fedsolve.checks": ("check_method",),

@@ -296,7 +296,7 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return push(messages)
 
     monkeypatch.setattr(grid, "push_messages", from_another_server)
-    monkeypatch.setattr(client, "VERSION", "0.1.0")
+    monkeypatch.setattr(client, "VERSION", "0.0.9")
     said = "it has fedsolve .*, the server 9.9; install the same everywhere"
     with pytest.raises(DataError, match=said):
         served(grid, fs.AFL(), wait=0.5)
