@@ -181,6 +181,8 @@ def test_figures_become_shares_of_the_test_samples() -> None:
     assert tallies.clients["x"].chosen == {"ridge": 0.5}
     assert (tallies.clients["y"].accuracy, tallies.clients["y"].shared) == (1.0, None)
     assert (tallies.clients["z"].accuracy, tallies.clients["z"].test) == (None, 0)
+    tallies.put("one", figures(test=1, personal_correct=1))
+    assert tallies.clients["one"].accuracy == 1.0
 
 
 @pytest.mark.parametrize(
