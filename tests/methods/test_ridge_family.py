@@ -143,6 +143,7 @@ def test_a_model_without_a_sharpness_has_that_of_plain_least_squares() -> None:
     plain = calibration.probabilities({}, scores)
     assert plain.dtype == np.float64
     np.testing.assert_array_equal(plain, calibration.probabilities({"sharpness": np.array(4.0)}, scores))
+    np.testing.assert_array_equal(plain, calibration.probabilities({}, scores.astype(np.float64)))
 
 
 # --- choices
@@ -253,6 +254,17 @@ def test_the_ridge_of_the_server_is_the_best_of_its_grid_or_as_given(intercept: 
         found = choice.server_ridge("auto", total, intercept=intercept)
         assert found == pytest.approx(grid[int(np.argmin(errors))], rel=1e-9)
         assert choice.server_ridge(0.25, total, intercept=intercept) == 0.25
+
+
+def test_the_grids_end_where_they_say() -> None:
+    """Features that are the classes want the least ridge there is, features that are noise the most."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    clear, noise = np.eye(3)[y] + 1e-6 * rng.normal(size=(90, 3)), rng.normal(size=(90, 3))
+    for x, shared, own in ((clear, 1e-4, 1e-5), (noise, 1.0, 100.0)):
+        unit = np.square(x).sum() / 3
+        assert choice.server_ridge("auto", fs.Moments.of(x, y)) == pytest.approx(shared * unit)
+        assert choice.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
 
 
 # --- the linear model
