@@ -26,14 +26,14 @@ import time
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: processes with threads must not fork
 
+from tools import trial
 from tools.mutations import Mutation, mutations
 
 ROOT = Path(__file__).parents[1]
@@ -77,74 +77,6 @@ class Baseline:
         return sorted(quick, key=lambda test: (self.seconds[test], test))
 
 
-@dataclass
-class _Watch:
-    """A pytest plugin: which test is running, how long it took; and hypothesis without chance or shrinking."""
-
-    coverage: Any = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def pytest_configure(self) -> None:
-        from hypothesis import Phase, settings
-
-        phases = (Phase.explicit, Phase.generate)
-        parent = settings.get_profile("default")
-        settings.register_profile("mutants", parent, derandomize=True, database=None, phases=phases)
-        settings.load_profile("mutants")
-
-    def pytest_runtest_protocol(self, item: Any) -> None:
-        if self.coverage:
-            self.coverage.switch_context(item.nodeid)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.seconds[nodeid] = -time.process_time()
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.seconds[nodeid] += time.process_time()
-
-
-def _pytest(tests: list[str], watch: _Watch) -> int:
-    import pytest
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["-x", "-q", "--tb=line", "-m", "not long", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
-        options += ["-o", "addopts=", f"--basetemp={folder}/t", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        return int(pytest.main([*options, *tests], plugins=[watch]))
-
-
-def _baseline(path: Path, tests: list[str], out: Path) -> int:
-    import coverage
-
-    recorder = coverage.Coverage(data_file=None, include=[str(path)], config_file=False)
-    watch = _Watch(recorder)
-    recorder.start()
-    code = _pytest(tests, watch)
-    recorder.stop()
-    contexts = recorder.get_data().contexts_by_lineno(str(path))
-    own = ("fedsolve", "tests", "benchmarks", "tools", "examples", "__m", "conftest")
-    libraries = [name for name in sys.modules if not name.startswith(own)]
-    out.write_text(json.dumps({"reach": contexts, "seconds": watch.seconds, "libraries": libraries}))
-    return code
-
-
-def _trial(module: str, code: CodeType, tests: list[str]) -> int:
-    """Run tests with the module replaced by other code."""
-    name, path = "fedsolve." + module.removesuffix(".py").replace("/", "."), PACKAGE / module
-
-    class Loader(importlib.machinery.SourceFileLoader):
-        def get_code(self, fullname: str) -> Any:
-            return code
-
-    class Finder:
-        @staticmethod
-        def find_spec(fullname: str, *_: object) -> Any:
-            loader = Loader(name, str(path))
-            return importlib.util.spec_from_file_location(name, path, loader=loader) if fullname == name else None
-
-    sys.meta_path.insert(0, Finder)
-    return _pytest(tests, _Watch())
-
-
 def _fork(work: Callable[[], int], log: Path) -> int:
     """Start a process that does the work, leads a group of its own, and ends with what the work returns."""
     pid = os.fork()
@@ -185,7 +117,7 @@ def _succeed(pid: int, log: Path) -> None:
 
 def _measure(module: str, tests: list[str], folder: Path) -> Baseline:
     out, log = folder / "baseline.json", folder / "baseline.log"
-    _succeed(_fork(lambda: _baseline(PACKAGE / module, tests, out), log), log)
+    _succeed(_fork(lambda: trial.baseline(PACKAGE / module, tests, out), log), log)
     record = json.loads(out.read_text())
     reach = {int(line): frozenset(names) for line, names in record["reach"].items()}
     return Baseline(reach, record["seconds"], tuple(record["libraries"]))
@@ -193,7 +125,7 @@ def _measure(module: str, tests: list[str], folder: Path) -> Baseline:
 
 def _run(module: str, wanted: list[Mutation], tests: list[str], jobs: int) -> Iterator[tuple[str, str]]:
     """The outcome of each mutation: killed, late, survived or unreached."""
-    path = PACKAGE / module
+    name, path = "fedsolve." + module.removesuffix(".py").replace("/", "."), PACKAGE / module
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         baseline = _measure(module, tests, Path(folder))
@@ -203,7 +135,7 @@ def _run(module: str, wanted: list[Mutation], tests: list[str], jobs: int) -> It
             except Exception:  # noqa: BLE001 - what cannot be loaded before is loaded by each mutant
                 continue
         unchanged = compile(path.read_text(), str(path), "exec")
-        _succeed(_fork(lambda: _trial(module, unchanged, sorted(baseline.seconds)), log), log)
+        _succeed(_fork(lambda: trial.trial(name, path, unchanged, sorted(baseline.seconds)), log), log)
         running: dict[int, tuple[str, float]] = {}
         waiting = list(reversed(wanted))
         while waiting or running:
@@ -215,7 +147,7 @@ def _run(module: str, wanted: list[Mutation], tests: list[str], jobs: int) -> It
                     continue
                 # Others may keep the machine busy, so the limit is generous.
                 limit = 60.0 + 10.0 * sum(baseline.seconds[test] for test in chosen)
-                pid = _fork(partial(_trial, module, mutation.compiled(str(path)), chosen), Path(os.devnull))
+                pid = _fork(partial(trial.trial, name, path, mutation.compiled(str(path)), chosen), Path(os.devnull))
                 running[pid] = mutation.key, time.monotonic() + limit
             for key, code in _watched(running):
                 yield key, {0: "survived", 5: "unreached", 124: "late"}.get(code, "killed")

@@ -224,3 +224,29 @@ def test_the_freedom_of_a_singular_system_is_its_rank_whatever_the_unit(unit: fl
     wide = unit * np.column_stack([f, f[:, :2]])
     moments = fs.Moments.of(wide, np.zeros(30, int))
     assert freedom(moments, ridge * unit**2) == pytest.approx(4.0, rel=1e-9)
+
+
+def test_a_ridge_at_which_nothing_is_left_over_is_taken_wherever_it_stands() -> None:
+    """Features that are the targets themselves: without a ridge the fit is exact."""
+    labels = np.arange(12) % 3
+    moments = fs.Moments.of(np.eye(3)[labels], labels)
+    assert cross_validated_ridge(moments, [1.0, 0.5, 0.0]) == 0.0
+
+
+def test_a_ridge_counts_for_the_freedom_of_a_singular_system_too() -> None:
+    """Two large features that are equal, and a small one that the ridge shrinks."""
+    rng = np.random.default_rng(0)
+    large, small = 1e8 * rng.normal(size=30), 10.0 * rng.normal(size=30)
+    rows, ridge = np.column_stack([large, large, small]), 300.0
+    moments = fs.Moments.of(rows, np.zeros(30, int))
+    with pytest.raises(SingularError):
+        fs.solve(moments, ridge)
+    squares = np.linalg.svd(rows, compute_uv=False)[:2] ** 2
+    assert freedom(moments, ridge) == pytest.approx((squares / (squares + ridge)).sum(), rel=0.02)
+
+
+def test_every_feature_is_penalised_in_whitening_unless_the_last_is_the_intercept() -> None:
+    f = np.random.default_rng(0).normal(size=(20, 3))
+    moments = fs.Moments.of(f, np.zeros((20, 1)))
+    found = whiten(moments, 5.0, f[:4])
+    np.testing.assert_allclose(found @ found.T, f[:4] @ np.linalg.solve(f.T @ f + 5.0 * np.eye(3), f[:4].T), rtol=1e-9)

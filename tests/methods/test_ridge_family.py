@@ -57,16 +57,16 @@ def test_the_sharpness_is_the_minimiser_of_the_penalised_log_loss(
     assert found == pytest.approx(penalised_loss(scores, labels, float(classes))[0], rel=0.02)
 
 
-@pytest.mark.parametrize("prior", [1.0, 10.0, 3000.0])
-def test_a_sharpness_far_from_its_prior_is_reached_in_the_steps_there_are(prior: float) -> None:
-    """Labels are right as often as softmax with a sharpness of 90 says."""
+@pytest.mark.parametrize(("prior", "best"), [(1.0, 90.0), (10.0, 90.0), (3000.0, 90.0), (2.0, 3000.0)])
+def test_a_sharpness_far_from_its_prior_is_reached_in_the_steps_there_are(prior: float, best: float) -> None:
+    """Labels are right as often as softmax with a sharpness of `best` says."""
     rng = np.random.default_rng(0)
-    margin = rng.uniform(0, 0.1, size=4000)
-    labels = (rng.uniform(size=4000) < expit(90 * margin)).astype(int)
+    margin = rng.uniform(0, 9.0 / best, size=4000)
+    labels = (rng.uniform(size=4000) < expit(best * margin)).astype(int)
     scores = np.column_stack([np.zeros(4000), margin])
     found = calibration.sharpness(scores, labels, prior)
     assert found == pytest.approx(penalised_loss(scores, labels, prior)[0], rel=1e-3)
-    assert found == pytest.approx(90, rel=0.1)
+    assert found == pytest.approx(best, rel=0.1)
 
 
 def test_no_samples_and_no_margin_leave_the_prior() -> None:
@@ -90,16 +90,18 @@ def test_few_samples_stay_near_the_prior_and_many_leave_it() -> None:
 # --- sharpness of sums
 
 
-@given(SEEDS, st.booleans(), st.sampled_from([1e-6, 0.1, 5.0, 200.0]))
-def test_the_sharpness_of_sums_is_that_of_the_rows(seed: int, intercept: bool, ridge: float) -> None:
+@given(SEEDS, st.booleans(), st.sampled_from([1e-6, 0.1, 5.0, 200.0]), st.sampled_from([6, 60]))
+def test_the_sharpness_of_sums_is_that_of_the_rows(seed: int, intercept: bool, ridge: float, count: int) -> None:
     """The sum of (s_y - mean s) over the sum of var s, from the scores of every training sample."""
-    x, y = overlapping(seed)
+    x, y = overlapping(seed, count)
+    y[:2] = 0, 1  # two classes at least, so that scores differ
     total = fs.Moments.of(x, y, classes=3, intercept=intercept)
     solution = fs.solve(total, ridge, intercept=intercept)
     scores = x @ solution.weights + (0.0 if solution.intercept is None else solution.intercept)
     rise = (scores[np.arange(len(y)), y] - scores.mean(1)).sum()
     spread = scores.var(axis=1).sum()
     assert calibration.sharpness_of_sums(total, solution) == pytest.approx(rise / spread, rel=1e-6)
+    assert rise > 0
 
 
 def test_the_sharpness_of_sums_is_a_newton_step_from_zero() -> None:
@@ -141,6 +143,7 @@ def test_a_model_without_a_sharpness_has_that_of_plain_least_squares() -> None:
     plain = calibration.probabilities({}, scores)
     assert plain.dtype == np.float64
     np.testing.assert_array_equal(plain, calibration.probabilities({"sharpness": np.array(4.0)}, scores))
+    np.testing.assert_array_equal(plain, calibration.probabilities({}, scores.astype(np.float64)))
 
 
 # --- choices
@@ -251,6 +254,17 @@ def test_the_ridge_of_the_server_is_the_best_of_its_grid_or_as_given(intercept: 
         found = choice.server_ridge("auto", total, intercept=intercept)
         assert found == pytest.approx(grid[int(np.argmin(errors))], rel=1e-9)
         assert choice.server_ridge(0.25, total, intercept=intercept) == 0.25
+
+
+def test_the_grids_end_where_they_say() -> None:
+    """Features that are the classes want the least ridge there is, features that are noise the most."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    clear, noise = np.eye(3)[y] + 1e-6 * rng.normal(size=(90, 3)), rng.normal(size=(90, 3))
+    for x, shared, own in ((clear, 1e-4, 1e-5), (noise, 1.0, 100.0)):
+        unit = np.square(x).sum() / 3
+        assert choice.server_ridge("auto", fs.Moments.of(x, y)) == pytest.approx(shared * unit)
+        assert choice.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
 
 
 # --- the linear model
