@@ -60,7 +60,7 @@ class Site:
     task: Task
     train: Samples = field(repr=False)
     round: int
-    rng: np.random.Generator
+    rng: np.random.Generator  # of this call alone
     counted: bool = False  # whether the server has the reply to the client's last update
     pace: float = 1.0  # how much more a slow client should take on at a time; 1 unless the method is `paced`
 

@@ -16,6 +16,7 @@ from fedsolve.checks import sample_federation
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.families.ridge import linear
 from fedsolve.method import Personal, Plan
+from fedsolve.rng import derive
 from fedsolve.runtime import inprocess
 from fedsolve.runtime.client import Request, assess, handle
 from fedsolve.runtime.drive import drive
@@ -573,3 +574,19 @@ def test_a_round_that_too_few_answered_does_not_count() -> None:
         DataError, match=r"only 5 of 6 clients answered in round 1, fewer than the 6 .*site-2: its reply"
     ):
         drive(method, federation.task, InProcess(method, federation), tolerate=True, min_clients=others + 1)
+
+
+def test_a_generator_is_made_once_and_only_for_those_who_draw() -> None:
+    """The same draws wherever it is first asked for, also through a copy of the site."""
+    seen: list[Any] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Draws(fs.AFL):
+        def update(self, private: Any, message: Any, site: Any) -> Any:
+            first, copied = site.rng, dataclasses.replace(site, pace=2.0)
+            seen.append((first is site.rng, copied.rng is first, float(first.normal())))
+            return super().update(private, message, site)
+
+    federation = sample_federation(sizes=(40,))
+    fs.run(Draws(), federation, seed=5)
+    assert seen == [(True, True, float(derive(5, "update", "site-0", 1).normal()))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -105,6 +106,35 @@ class Memory:
         return cls(named.take("private", arrays), bool(arrays["counted"]), pending, model)
 
 
+class _Site(Site):
+    """A site whose generator is made when it is first asked for: most methods draw nothing, and a client is small."""
+
+    __slots__ = ("_rng",)
+    _rng: np.random.Generator | Callable[[], np.random.Generator]
+
+    def __init__(
+        self,
+        task: Task,
+        train: Samples,
+        round: int,
+        rng: np.random.Generator | Callable[[], np.random.Generator],
+        counted: bool,
+        pace: float,
+    ) -> None:
+        values = {"task": task, "train": train, "round": round, "_rng": rng, "counted": counted, "pace": pace}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of this call."""
+        rng = self._rng
+        if not isinstance(rng, np.random.Generator):
+            rng = rng()
+            object.__setattr__(self, "_rng", rng)
+        return rng
+
+
 def handle(
     method: Method,
     task: Task,
@@ -124,7 +154,8 @@ def handle(
 
     def site(step: str, *, counted: bool = False) -> Site:
         path = (step, client.name) if step == "client" else (step, client.name, request.round)
-        return Site(task, client.train, request.round, derive(request.seed, *path), counted, request.pace)
+        rng = partial(derive, request.seed, *path)
+        return _Site(task, client.train, request.round, rng, counted, request.pace)
 
     if memory is None:
         memory = Memory(method.init_client(site("client")))

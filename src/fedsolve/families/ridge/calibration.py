@@ -29,9 +29,9 @@ def sharpness_of_sums(total: Moments, solution: Solution) -> float:
     weights, classes = solution.weights, total.targets
     stacked = weights if solution.intercept is None else np.vstack([weights, solution.intercept])
     both, both_right = stacked.sum(1), total.cross.sum(1)
-    true_scores = float(np.vdot(stacked, total.cross))  # the sum of s_y
+    true_scores = float((stacked * total.cross).sum())  # of s_y; vdot would wake BLAS threads for so little
     all_scores = float(both @ both_right)  # the sum of the sums over classes
-    squares = true_scores - solution.ridge * float(np.vdot(weights, weights))
+    squares = true_scores - solution.ridge * float(np.square(weights).sum())
     square_sums = all_scores - solution.ridge * float(np.square(weights.sum(1)).sum())
     rise, spread = true_scores - all_scores / classes, squares / classes - square_sums / classes**2
     return rise / spread if rise > 0 and spread > 0 else float(classes)
