@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.runtime.test_cli import Command, figures
@@ -57,3 +58,19 @@ def test_the_table_fits_the_terminal_and_nothing_is_lost(
                 [client["chosen"][name] for name in shown], rel=0.01
             )
     assert (width == 200) <= (shown == chosen)  # where there is room, all are shown
+
+
+def test_a_method_below_the_best_constant_answer_is_told_so(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 30)), (np.arange(120) % 10 == 0).astype(int)  # noise, and a class of nine tenths
+    np.savez(tmp_path / "noise.npz", x=x, y=y)
+    words = ("run", "--data", str(tmp_path / "noise.npz"), "--partition", "iid", "--clients", "2", "--test", "0.5")
+    done = command(*words, "--method", "afl", "--out", str(tmp_path / "out"))
+    entry = figures(tmp_path / "out")
+    assert entry["accuracy"]["pooled"] < entry["baseline"]["accuracy"]
+    share = f"{100 * entry['baseline']['accuracy']:.1f} %"
+    assert f"afl is below the best constant answer: each client's commonest class is right for {share}" in " ".join(
+        done.out.split()
+    )
+    done = command("run", "--out", str(tmp_path / "digits"))
+    assert "constant answer" not in done.out

@@ -85,7 +85,13 @@ def _clients(result: Result, names: list[str], others: list[str], chosen: list[s
 
 
 def _print_remarks(console: Console, result: Result) -> None:
-    """Print what a reader should know of the data and of the rounds."""
+    """Print what a reader should know of the figures, the data and the rounds."""
+    constant, pooled = result.baseline.get("accuracy"), result.accuracy.pooled
+    if constant is not None and pooled is not None and pooled < constant:
+        console.print(
+            f"{result.method} is below the best constant answer: each client's commonest class is right for "
+            f"{percent(constant)} of all test samples"
+        )
     moved, skipped = result.data.get("moved", 0), result.data.get("skipped", [])
     if moved:
         console.print(f"{moved} samples were moved from the largest clients to those with too few")
