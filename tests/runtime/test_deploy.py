@@ -491,8 +491,8 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
     import numpy as np
     from fedsolve.methods import afl
     update = afl.AFL.update
-    def spoilt(self, private, message, task, train, rng):
-        private, reply = update(self, private, message, task, train, rng)
+    def spoilt(self, private, message, site):
+        private, reply = update(self, private, message, site)
         if kind == "raise":
             raise RuntimeError("a disk is full")
         if kind == "hang":
@@ -507,7 +507,7 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
             return private, {**reply, "cross": reply["cross"] * np.nan}
         if kind == "indefinite":
             return private, {**reply, "triangle": reply["triangle"] - 1.0}
-        gram = np.arange(float(task.width ** 2)).reshape(task.width, task.width)
+        gram = np.arange(float(site.task.width ** 2)).reshape(site.task.width, site.task.width)
         return private, {"gram": gram, **{n: a for n, a in reply.items() if n != "triangle"}}
     afl.AFL.update = spoilt
 """
