@@ -45,7 +45,10 @@ MEMORY = 6 * 2**30  # bytes of address space for one mutant
 SLOW = 1.0  # seconds of computing: slower tests are left out, since they are seldom the only ones to notice
 
 _RIDGE = tuple(f"tests/methods/test_{name}.py" for name in ("ridge_family", "local", "afl", "fedhip", "fedprior"))
-_LOOP = ("tests/runtime/test_kernel_loop.py", "tests/runtime/test_inbox.py", "tests/runtime/test_loop.py")
+_LOOP = (
+    *(f"tests/runtime/test_{name}.py" for name in ("kernel_loop", "inbox", "loop", "targets")),
+    "tests/core/test_model_and_result.py",
+)
 KERNEL: Mapping[str, tuple[str, ...]] = {
     "arrays.py": ("tests/core/test_arrays.py", "tests/core/test_kernel_arrays.py"),
     "moments.py": ("tests/core/test_moments.py", "tests/core/test_kernel_moments.py"),

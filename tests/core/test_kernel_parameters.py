@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsolve import parameters
+from fedsolve.errors import ParameterError
 from fedsolve.parameters import Domain
 
 
@@ -43,3 +46,54 @@ def test_the_kinds_are_those_that_are_declared() -> None:
         "number", "integer", "flag", "choice", "text",
     ]  # fmt: skip
     assert {key for field in fields(Free) for key in field.metadata} == {"fedsolve.parameter"}
+
+
+@pytest.mark.parametrize("value", [3, 4, np.int64(3)])
+def test_whole_numbers_become_pythons(value: Any) -> None:
+    number = parameters.whole("clients", value, 3)
+    assert (number, type(number)) == (int(value), int)
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None, 2, np.int64(-1), np.float64(4)])
+def test_what_is_no_whole_number_or_too_small_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(ParameterError, match=r"clients must be an integer of at least 3; got "):
+        parameters.whole("clients", value, 3)
+
+
+def test_a_docstring_lists_the_parameters_of_the_class_and_of_what_it_is_made_of() -> None:
+    @dataclass(frozen=True)
+    class Base:
+        depth: int = parameters.number(2, "layers of it", low=1, integer=True)
+
+    class Own(Base):
+        """What it is.
+
+        And more.
+        """
+
+        share: float = parameters.number(0.5, "how much of it", low=0, high=1)
+        other = 7
+
+    class Silent(Base):
+        pass
+
+    class Plain:
+        """Without parameters."""
+
+    for cls in (Own, Silent, Plain):
+        parameters.document(cls)
+    assert (Own.__doc__ or "").splitlines() == [
+        "What it is.",
+        "",
+        "And more.",
+        "",
+        "Parameters",
+        "----------",
+        "depth : an integer of at least 1, default 2",
+        "    layers of it",
+        "share : a finite number from 0 to 1, default 0.5",
+        "    how much of it",
+    ]
+    assert (Own.__doc__ or "").endswith("\n")
+    assert vars(Silent).get("__doc__") is None
+    assert Plain.__doc__ == "Without parameters."

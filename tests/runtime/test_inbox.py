@@ -185,13 +185,15 @@ def test_figures_become_shares_of_the_test_samples() -> None:
     tallies.put("x", figures(3, 0, chosen__ridge=0.5))
     tallies.put("y", figures(4, personal__auc=0.75))
     tallies.put("z", figures(None, test=0))
+    tallies.put("w", figures(0, personal__auc=0.0))
+    assert tallies.clients["w"].metrics["auc"] == 0.0
     assert (tallies.clients["x"].accuracy, tallies.clients["x"].shared) == (0.75, 0.0)
     assert (tallies.clients["x"].train, tallies.clients["x"].test) == (5, 4)
     assert tallies.clients["x"].chosen == {"ridge": 0.5}
     assert (tallies.clients["y"].accuracy, tallies.clients["y"].shared) == (1.0, None)
     assert tallies.clients["y"].metrics["auc"] == 0.75
     assert (tallies.clients["z"].accuracy, tallies.clients["z"].test) == (None, 0)
-    assert tallies.sums["personal"]["confusion"].tolist() == [[7, 1], [0, 0]]
+    assert tallies.sums["personal"]["confusion"].tolist() == [[7, 5], [0, 0]]
     assert tallies.sums["shared"]["count"] == 4
     assert "auc" not in tallies.sums["personal"]
 
