@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class _Watch:
     """A pytest plugin: which test is running, how long it took; and hypothesis without chance or shrinking."""
 
