@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedsolve.data import partition as module
 from fedsolve.data.partition import (
     ByClient,
-    Classes,
+    ClassDraw,
     Dirichlet,
     Neighbours,
     Partition,
@@ -86,7 +86,7 @@ def test_iid_sizes_differ_by_at_most_one(labels: np.ndarray, clients: int, seed:
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("make", [Classes, Neighbours])
+@pytest.mark.parametrize("make", [ClassDraw, Neighbours])
 @given(present=st.integers(1, 12), held=WHOLE, clients=CLIENTS, seed=SEEDS, each=st.integers(1, 20))
 def test_a_client_gets_that_many_classes(
     make: Callable[[int], Partition], present: int, held: int, clients: int, seed: int, each: int
@@ -119,7 +119,7 @@ def test_neighbours_of_ten_classes_and_twenty_clients_are_five_pairs() -> None:
 
 def test_classes_are_held_by_equally_many_clients_and_in_even_shares() -> None:
     labels = np.arange(1000) % 10
-    table = counts(spread(Classes(2), labels, 20, 3), labels)
+    table = counts(spread(ClassDraw(2), labels, 20, 3), labels)
     holders = (table > 0).sum(0)
     assert holders.sum() == 40
     assert holders.max() - holders.min() <= 2
@@ -305,7 +305,7 @@ def test_a_bad_number_is_refused_and_named(text: str, wanted: str) -> None:
 
 @pytest.mark.parametrize("value", [True, 1.0, "2", 0, None])
 def test_classes_and_shards_take_integers_alone(value: object) -> None:
-    for make in (Classes, Neighbours, Shards):
+    for make in (ClassDraw, Neighbours, Shards):
         with pytest.raises(ParameterError, match="must be an integer of at least 1"):
             make(value)  # type: ignore[arg-type]
 

@@ -76,7 +76,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class Classes:
+class ClassDraw:
     """Each client holds `per_client` classes, in even shares of each (the "pathological" split).
 
     Where clients x per_client is fewer than the classes, clients hold more, so that no row is lost.
@@ -252,14 +252,14 @@ def dirichlet(alpha: float) -> Dirichlet:
     return Dirichlet(alpha)
 
 
-def classes(per_client: int) -> Classes:
+def classes(per_client: int) -> ClassDraw:
     """`per_client` classes per client.
 
     >>> labels = np.arange(60) % 6
     >>> [len(set(labels[rows])) for rows in classes(2)(labels, 3, np.random.default_rng(0))]
     [2, 2, 2]
     """
-    return Classes(per_client)
+    return ClassDraw(per_client)
 
 
 def neighbours(per_client: int) -> Neighbours:
@@ -302,7 +302,7 @@ def by_client() -> ByClient:
 _PARSERS: dict[str, tuple[Callable[..., Partition], Callable[[str], Any] | None, str]] = {
     "iid": (IID, None, "iid"),
     "dirichlet": (Dirichlet, float, "dirichlet:0.1"),
-    "classes": (Classes, int, "classes:2"),
+    "classes": (ClassDraw, int, "classes:2"),
     "neighbours": (Neighbours, int, "neighbours:2"),
     "shards": (Shards, int, "shards:2"),
     "power-law": (PowerLaw, float, "power-law"),

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fedsolve.arrays import Array
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features.images import CONFIG, OPTIONS, Inputs, Preparation
+from fedsolve.progress import Tick
 
 Network: TypeAlias = Callable[[Array], Array]  # from prepared pictures to outputs
-Tick: TypeAlias = Callable[[int], None]  # how many are done
 NAMES = ("onnx", "hf", "torch", "efficientnet-lite0")
 BATCH = 32  # pictures at a time; more is not faster on a CPU
 POOLS = ("first", "mean", "pooler")

@@ -10,14 +10,24 @@ from pathlib import Path
 
 from fedsolve import codec
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.report.gather import Entry, Group, Section, entries, gains, groups, per_client, sections
+from fedsolve.report.gather import Group, RunFile, Section, entries, gains, groups, per_client, sections
 from fedsolve.report.page import render
 from fedsolve.report.plots import STYLE
 from fedsolve.study.compare import FAILURE
 
 __all__ = [
-    "FAILURE", "Entry", "Group", "Section", "check", "entries", "gains", "groups", "per_client", "render",
-    "sections", "write",
+    "FAILURE",
+    "Group",
+    "RunFile",
+    "Section",
+    "check",
+    "entries",
+    "gains",
+    "groups",
+    "per_client",
+    "render",
+    "sections",
+    "write",
 ]  # fmt: skip
 
 ENDINGS = (".html", ".htm")

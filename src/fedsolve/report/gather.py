@@ -21,7 +21,7 @@ from fedsolve.errors import DataError
 from fedsolve.study.compare import FAILURE
 
 FORMATS = (1, 2)
-Whose: TypeAlias = Literal["own", "global", "alone"]
+Column: TypeAlias = Literal["own", "global", "alone"]
 """Which model of a client a figure is of: its own, the one global model, or that of training alone."""
 
 # Settings that decide which samples each client trains and is tested on. Runs that differ in one are never compared.
@@ -34,7 +34,7 @@ _IGNORED = ("method", "set", "rounds", "seed", "alone")
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunFile:
     """A run on disk, or why there is none."""
 
     place: Path
@@ -65,12 +65,12 @@ class Entry:
         plain = self.number("accuracy", part) if metric == "accuracy" else None
         return plain if plain is not None else self.number("metrics", metric, part)
 
-    def figures(self, whose: Whose = "own", metric: str = "accuracy") -> dict[str, float]:
+    def figures(self, whose: Column = "own", metric: str = "accuracy") -> dict[str, float]:
         """A metric of each client that has it."""
         values = {name: client_figure(figures, whose, metric) for name, figures in sorted(self.clients.items())}
         return {name: value for name, value in values.items() if value is not None}
 
-    def mean(self, whose: Whose = "own", metric: str = "accuracy") -> float | None:
+    def mean(self, whose: Column = "own", metric: str = "accuracy") -> float | None:
         """The mean of a metric over clients, as result.json has it, or else of their figures."""
         stored = self.summary("mean", metric) if whose == "own" else None
         if stored is not None:
@@ -97,7 +97,7 @@ class Entry:
         return values
 
 
-def client_figure(figures: Mapping[str, Any], whose: Whose = "own", metric: str = "accuracy") -> float | None:
+def client_figure(figures: Mapping[str, Any], whose: Column = "own", metric: str = "accuracy") -> float | None:
     """A metric of one client, in both formats of result.json.
 
     >>> client_figure({"accuracy": 0.9, "alone": 0.8}, "alone")
@@ -119,7 +119,7 @@ def _number(content: Any, *path: str) -> float | None:
     return float(content)
 
 
-def entries(folders: Iterable[Path]) -> list[Entry]:
+def entries(folders: Iterable[Path]) -> list[RunFile]:
     """The runs in folders, and in the folders below them."""
     places: dict[Path, None] = {}
     for folder in folders:
@@ -132,11 +132,11 @@ def entries(folders: Iterable[Path]) -> list[Entry]:
     return [_entry(place) for place in places]
 
 
-def _entry(place: Path) -> Entry:
+def _entry(place: Path) -> RunFile:
     try:
         if not (place / "result.json").is_file():
             failure = json.loads((place / FAILURE).read_text())
-            return Entry(place, str(failure["method"]), int(failure["seed"]), {}, failure=str(failure["reason"]))
+            return RunFile(place, str(failure["method"]), int(failure["seed"]), {}, failure=str(failure["reason"]))
         result = json.loads((place / "result.json").read_text())
         if result["format"] not in FORMATS:
             readable = " and ".join(map(str, FORMATS))
@@ -147,7 +147,7 @@ def _entry(place: Path) -> Entry:
         weights = None
         if result["method"] == "fedapa":
             weights = codec.read_file(place / "state.safetensors")[0].get("weights")
-        return Entry(place, str(result["method"]), int(result["settings"].get("seed", 0)), result, weights)
+        return RunFile(place, str(result["method"]), int(result["settings"].get("seed", 0)), result, weights)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
@@ -157,7 +157,7 @@ def _entry(place: Path) -> Entry:
 # --- what tells runs apart ---
 
 
-def split_of(run: Entry) -> dict[str, Any]:
+def split_of(run: RunFile) -> dict[str, Any]:
     """What decides which samples each client has: of two runs with the same, only the seed draws differently."""
     split = {name: run.settings.get(name) for name in _SPLIT}
     about = run.result.get("data", {})
@@ -170,11 +170,11 @@ def split_of(run: Entry) -> dict[str, Any]:
     return split
 
 
-def _surroundings(run: Entry) -> dict[str, Any]:
+def _surroundings(run: RunFile) -> dict[str, Any]:
     return {name: value for name, value in run.settings.items() if name not in (*_SPLIT, *_IGNORED)}
 
 
-def _parameters(run: Entry) -> dict[str, Any]:
+def _parameters(run: RunFile) -> dict[str, Any]:
     rounds = run.settings.get("rounds")
     return {**run.settings.get("set", {}), **({} if rounds is None else {"rounds": rounds})}
 
@@ -217,8 +217,8 @@ class Group:
     name: str
     method: str
     look: int  # which colour and marker it has in plots
-    runs: tuple[Entry, ...]
-    copies: tuple[Entry, ...] = ()  # of runs among them, which count once
+    runs: tuple[RunFile, ...]
+    copies: tuple[RunFile, ...] = ()  # of runs among them, which count once
 
     def each(self, *path: str) -> list[float]:
         """A number of result.json, of each run that has it."""
@@ -229,11 +229,11 @@ class Group:
         values = self.each(*path)
         return statistics.fmean(values) if values else None
 
-    def means(self, whose: Whose = "own", metric: str = "accuracy") -> list[float]:
+    def means(self, whose: Column = "own", metric: str = "accuracy") -> list[float]:
         """The mean over clients, of each run that has it."""
         return [value for run in self.runs if (value := run.mean(whose, metric)) is not None]
 
-    def beside(self, whose: Whose) -> list[float]:
+    def beside(self, whose: Column) -> list[float]:
         """The same accuracies of another model; none unless every run has them, or seeds would not be the same."""
         values = self.means(whose)
         return values if len(values) == len(self.runs) else []
@@ -254,11 +254,11 @@ class Section:
     """Runs that may be compared: on the same data, split in the same way."""
 
     name: str
-    runs: tuple[Entry, ...]
+    runs: tuple[RunFile, ...]
     groups: tuple[Group, ...]  # the most accurate first
 
 
-def groups(runs: Sequence[Entry], looks: Mapping[str, int] | None = None) -> list[Group]:
+def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None) -> list[Group]:
     """Runs that differ in nothing but their seed, together; the most accurate first.
 
     A name says what tells its group from others: data, split and surroundings from all others, parameters from those
@@ -281,7 +281,7 @@ def groups(runs: Sequence[Entry], looks: Mapping[str, int] | None = None) -> lis
     return [replace(group, look=numbers[group.name]) for group in ordered]
 
 
-def sections(runs: Sequence[Entry]) -> list[Section]:
+def sections(runs: Sequence[RunFile]) -> list[Section]:
     """The runs by data and split, in the order they come; a method has the same look in every section."""
     parts = _together([run for run in runs if not run.failure], lambda run: _key(split_of(run)))
     differing = _differing([split_of(part[0]) for part in parts])
@@ -296,20 +296,20 @@ def sections(runs: Sequence[Entry]) -> list[Section]:
     ]
 
 
-def _together(runs: Sequence[Entry], key: Callable[[Entry], str]) -> list[list[Entry]]:
-    parts: dict[str, list[Entry]] = {}
+def _together(runs: Sequence[RunFile], key: Callable[[RunFile], str]) -> list[list[RunFile]]:
+    parts: dict[str, list[RunFile]] = {}
     for run in runs:
         parts.setdefault(key(run), []).append(run)
     return list(parts.values())
 
 
-def _kind(run: Entry) -> str:
+def _kind(run: RunFile) -> str:
     return _key(split_of(run)) + _key(_surroundings(run)) + _key(_parameters(run))
 
 
-def _without_copies(runs: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+def _without_copies(runs: Sequence[RunFile]) -> tuple[tuple[RunFile, ...], tuple[RunFile, ...]]:
     """Runs by seed, and those that have the seed and the figures of another."""
-    distinct: dict[tuple[int, str], Entry] = {}
+    distinct: dict[tuple[int, str], RunFile] = {}
     for run in runs:
         distinct.setdefault((run.seed, json.dumps([run.figures(), run.figures("global")])), run)
     unique = tuple(sorted(distinct.values(), key=lambda run: run.seed))
@@ -319,12 +319,12 @@ def _without_copies(runs: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Ent
 # --- figures per client ---
 
 
-def per_client(group: Group, whose: Whose = "own", metric: str = "accuracy") -> dict[str, float]:
+def per_client(group: Group, whose: Column = "own", metric: str = "accuracy") -> dict[str, float]:
     """Each client's figure, as the mean over seeds."""
     return _means([run.figures(whose, metric) for run in group.runs])
 
 
-def gains(group: Group, runs: Sequence[Entry]) -> dict[str, float]:
+def gains(group: Group, runs: Sequence[RunFile]) -> dict[str, float]:
     """Points of accuracy that each client gains over training alone on the same split, as the mean over seeds.
 
     A run that did not train its clients alone is held against a run of `local` among `runs`, of the same seed, data,
@@ -337,7 +337,7 @@ def gains(group: Group, runs: Sequence[Entry]) -> dict[str, float]:
     return _means(differences)
 
 
-def alone(run: Entry, runs: Sequence[Entry]) -> dict[str, float]:
+def alone(run: RunFile, runs: Sequence[RunFile]) -> dict[str, float]:
     """Each client's accuracy when it trains alone on the same data, from the run itself or from `local` beside it."""
     inside = run.figures("alone")
     if inside:
@@ -347,13 +347,13 @@ def alone(run: Entry, runs: Sequence[Entry]) -> dict[str, float]:
         return {}
     parameters = _parameters(run)  # an intercept, a network, a learning rate: the nearest `local` has the same
 
-    def agreement(other: Entry) -> int:
+    def agreement(other: RunFile) -> int:
         return sum(_key({"": parameters.get(name)}) == _key({"": v}) for name, v in _parameters(other).items())
 
     return max(beside, key=agreement).figures()
 
 
-def _same_samples(run: Entry, other: Entry) -> bool:
+def _same_samples(run: RunFile, other: RunFile) -> bool:
     prints = {str(each.result.get("data", {}).get("fingerprint") or "") for each in (run, other)} - {""}
     return (
         run.seed == other.seed

@@ -11,14 +11,14 @@ from importlib import resources
 import numpy as np
 
 from fedsolve.report import plots
-from fedsolve.report.gather import Entry, Group, Section, Whose, gains, sections
+from fedsolve.report.gather import Column, Group, RunFile, Section, gains, sections
 from fedsolve.study.experiment import command
 
 _USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
-_WHOSE: tuple[tuple[Whose, str], ...] = (("own", ""), ("global", ": global model"), ("alone", ": training alone"))
+_WHOSE: tuple[tuple[Column, str], ...] = (("own", ""), ("global", ": global model"), ("alone", ": training alone"))
 
 
-def render(runs: Sequence[Entry]) -> str:
+def render(runs: Sequence[RunFile]) -> str:
     """The page for these runs. matplotlib must be there, with the settings of `plots.STYLE`."""
     parts = sections(runs)
     content = {
@@ -37,19 +37,19 @@ def render(runs: Sequence[Entry]) -> str:
     return text
 
 
-def _title(runs: Sequence[Entry]) -> str:
+def _title(runs: Sequence[RunFile]) -> str:
     names = sorted({str(run.result.get("data", {}).get("name", "data")) for run in runs if not run.failure})
     return f"fedsolve on {', '.join(names)}" if names else "fedsolve: no run succeeded"
 
 
-def _foot(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+def _foot(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     copies = sum(len(group.copies) for part in parts for group in part.groups)
     twice = f" ({copies} of them {'a copy' if copies == 1 else 'copies'}, not counted twice)" if copies else ""
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return f"Written {when} from {count(len(runs), 'run')}{twice}; nothing was computed again."
 
 
-def _facts(members: Sequence[Entry], runs: Sequence[Entry]) -> str:
+def _facts(members: Sequence[RunFile], runs: Sequence[RunFile]) -> str:
     """What the runs of a section have in common; the seeds are of all `runs`, failed ones too."""
     items = []
     for name in ("limit", "clients", "partition", "features", "test", "participation"):
@@ -64,7 +64,7 @@ def _facts(members: Sequence[Entry], runs: Sequence[Entry]) -> str:
 # --- the outcome in words ---
 
 
-def _summaries(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+def _summaries(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     if not parts:
         return "No run has figures to show."
     if len(parts) == 1:
@@ -75,7 +75,7 @@ def _summaries(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
     )
 
 
-def _summary(part: Section, runs: Sequence[Entry]) -> str:
+def _summary(part: Section, runs: Sequence[RunFile]) -> str:
     """The outcome of a section in a sentence or two."""
     scored = [group for group in part.groups if group.accuracy() is not None]
     if not scored:
@@ -146,7 +146,7 @@ def _range(group: Group) -> str:
 # --- plots ---
 
 
-def _section(part: Section, runs: Sequence[Entry], *, alone: bool) -> str:
+def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
     """The plots of one data set and split, under its name where it does not stand alone."""
     level = "h2" if alone else "h3"
     figures = [
@@ -163,7 +163,7 @@ def _section(part: Section, runs: Sequence[Entry], *, alone: bool) -> str:
     )
 
 
-def _plots(part: Section, runs: Sequence[Entry]) -> list[tuple[str, str, str]]:
+def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]:
     groups = part.groups
     whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
     figures = [
@@ -192,7 +192,7 @@ def _plots(part: Section, runs: Sequence[Entry]) -> list[tuple[str, str, str]]:
     return figures
 
 
-def _split(runs: Sequence[Entry]) -> str:
+def _split(runs: Sequence[RunFile]) -> str:
     for run in runs:
         counts = run.result.get("data", {}).get("split")
         if counts:
@@ -246,10 +246,10 @@ def _metrics(parts: Sequence[Section]) -> str:
 
 
 _SUMMARIES = (("mean %", "mean"), ("pooled %", "pooled"), ("std", "std"), ("worst tenth %", "worst_decile"))
-_BESIDE: tuple[tuple[str, Whose], ...] = (("global %", "global"), ("alone %", "alone"))
+_BESIDE: tuple[tuple[str, Column], ...] = (("global %", "global"), ("alone %", "alone"))
 
 
-def _table(parts: Sequence[Section], runs: Sequence[Entry]) -> str:
+def _table(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     """Every run in a row. A cell's data-value is what it is sorted by."""
     members = [(part, group, run) for part in parts for group in part.groups for run in (*group.runs, *group.copies)]
     names = {run.place: (group.name, part.name) for part, group, run in members}

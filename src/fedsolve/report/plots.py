@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.report.gather import Entry, Group, gains, per_client
+from fedsolve.report.gather import Group, RunFile, gains, per_client
 
 WIDTH = 4.4  # inches of a plot: 422 pixels, a phone held upright
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the two that vanish on white or on black.
@@ -126,7 +126,7 @@ def accuracy_rows(groups: Sequence[Group]) -> list[Row]:
     return rows
 
 
-def gain(groups: Sequence[Group], runs: Sequence[Entry]) -> str:
+def gain(groups: Sequence[Group], runs: Sequence[RunFile]) -> str:
     """How much each client gains over training alone, one row per method that can be held against it."""
     rows = [(group, gains(group, runs)) for group in groups if group.method != "local"]
     rows = [(group, values) for group, values in rows if values]

@@ -20,11 +20,11 @@ from fedsolve.method import Method, Server
 from fedsolve.metrics import figures
 from fedsolve.model import Model
 from fedsolve.parameters import whole
-from fedsolve.progress import Progress
+from fedsolve.progress import Progress, Tick
 from fedsolve.result import ClientResult, Result, Round, Seconds, spreads
 from fedsolve.rng import derive
 from fedsolve.runtime.client import Kind, Request
-from fedsolve.runtime.gather import Gathering, Plain, Tick, Transport
+from fedsolve.runtime.gather import Gathering, Plain, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
 

@@ -6,13 +6,12 @@ for sums that nobody but all together can open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from fedsolve.codec import Bytes
+from fedsolve.progress import Tick
 from fedsolve.runtime.inbox import Inbox, Replies
-
-Tick: TypeAlias = Callable[[int], None]  # how many clients are done
 
 
 class Transport(Protocol):

@@ -24,14 +24,14 @@ from fedsolve.errors import FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.parameters import whole
-from fedsolve.progress import Progress
+from fedsolve.progress import Progress, Tick
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
 from fedsolve.runtime.drive import Report, drive
-from fedsolve.runtime.gather import Gathering, Tick
+from fedsolve.runtime.gather import Gathering
 from fedsolve.runtime.inbox import Inbox, Witness
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many

@@ -101,7 +101,7 @@ def from_text(kind: type[Any], text: str) -> Any:
         raise DataError(f"not a {kind.__name__.lower()} that this version of fedsolve understands: {error}") from error
 
 
-class Site(Protocol):
+class Host(Protocol):
     """The place where one client's data lie, and what it does there for a run."""
 
     @property
@@ -248,7 +248,7 @@ def assumption(task: str, request: Bytes) -> str:
     return hashlib.sha256(task.encode() + b"\0" + request).hexdigest()
 
 
-def respond(site: Site, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
+def respond(site: Host, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
     """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it."""
     method, request = job.create(), Request.read(data)
     task, client = site.client(job, common)
@@ -262,19 +262,19 @@ def respond(site: Site, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
     return answer
 
 
-def forget(site: Site) -> None:
+def forget(site: Host) -> None:
     """Remove the private state of all but the last few runs."""
     runs = sorted((site.state / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
     for path in runs[:-KEPT_RUNS]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _recall(site: Site, run: str) -> Memory | None:
+def _recall(site: Host, run: str) -> Memory | None:
     path = _memory(site, run)
     return Memory.from_arrays(codec.read_file(path)[0]) if path.exists() else None
 
 
-def _memory(site: Site, run: str) -> Path:
+def _memory(site: Host, run: str) -> Path:
     return _folder(site.state / "runs" / run) / f"{site.name}.safetensors"
 
 

@@ -15,8 +15,8 @@ from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
 from fedsolve.runtime.sites import (
     VERSION,
     FileSite,
+    Host,
     Job,
-    Site,
     assumption,
     forget,
     from_text,
@@ -27,7 +27,7 @@ from fedsolve.runtime.sites import (
 )
 
 
-def make_client_app(site_of: Callable[[Context], Site] | None = None) -> ClientApp:
+def make_client_app(site_of: Callable[[Context], Host] | None = None) -> ClientApp:
     """The client app. `site_of` finds the site of a node; by default its configuration says where the data are.
 
     A Flower app names it in a module of its own, and holds nothing else:
@@ -36,7 +36,7 @@ def make_client_app(site_of: Callable[[Context], Site] | None = None) -> ClientA
     >>> app = make_client_app()
     """
     app = ClientApp()
-    find: Callable[[Context], Site] = site_of or (lambda context: FileSite.of(context.node_config))
+    find: Callable[[Context], Host] = site_of or (lambda context: FileSite.of(context.node_config))
 
     @app.query(HELLO)
     def hello(message: Message, context: Context) -> Message:
@@ -49,7 +49,7 @@ def make_client_app(site_of: Callable[[Context], Site] | None = None) -> ClientA
     return app
 
 
-def _describe(site: Site, message: Message, run: str) -> RecordDict:
+def _describe(site: Host, message: Message, run: str) -> RecordDict:
     """What the site tells about its data, and the answer to a first request where the hello carries one."""
     head = message.content.config_records["head"]
     version = str(head.get("version"))
@@ -72,7 +72,7 @@ def _describe(site: Site, message: Message, run: str) -> RecordDict:
     return RecordDict({"head": ConfigRecord(dict(texts)), "body": packed(answer)})
 
 
-def _respond(site: Site, message: Message, context: Context) -> RecordDict:
+def _respond(site: Host, message: Message, context: Context) -> RecordDict:
     head = message.content.config_records["head"]
     job, task = from_text(Job, str(head["job"])), Task.from_text(str(head["task"]))
     return RecordDict({"body": packed(respond(site, job, task, unpacked(message.content), _run(context)))})

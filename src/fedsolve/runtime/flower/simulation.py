@@ -37,7 +37,7 @@ from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import cores
-from fedsolve.runtime.sites import Job, Rules, Site, SplitSite
+from fedsolve.runtime.sites import Host, Job, Rules, SplitSite
 
 
 def simulate(
@@ -87,7 +87,7 @@ def simulate(
     return replace(result, models=models, data={"name": federation.name, "fingerprint": federation.fingerprint})
 
 
-def split_site(load: Callable[[], Federation], state: Path, context: Context) -> Site:
+def split_site(load: Callable[[], Federation], state: Path, context: Context) -> Host:
     """The site of a simulated node: the client of that number in a federation that every process makes for itself."""
     federation = load()
     name = sorted(federation.clients)[int(context.node_config["partition-id"])]

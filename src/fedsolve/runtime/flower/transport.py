@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.progress import Tick
 from fedsolve.runtime.flower.messages import REQUEST, failure, packed, unpacked
-from fedsolve.runtime.gather import Tick
 from fedsolve.runtime.inbox import Failure, Inbox
 from fedsolve.runtime.sites import Job, assumption, shared_text, to_text
 
