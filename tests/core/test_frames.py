@@ -70,7 +70,7 @@ def test_a_column_named_as_an_attribute_of_other_frames() -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("others", [["f", "m"], np.array(["2024-01-31", "2024-02-29"], dtype="datetime64[s]")])
+@pytest.mark.parametrize("others", [["f", "m"], np.array(["2024-01-31", "2024-02-29"], dtype="datetime64[ms]")])
 def test_what_is_no_number_leaves_the_numbers_beside_it_as_they_are(frame_of: Maker, others: Any) -> None:
     array = in_columns(frame_of({"other": others, "age": [30.25, 40.0]}), ("age", "other"), "X")
     assert array.dtype == object
