@@ -281,3 +281,8 @@ def test_one_sample_is_a_row_of_one_number_and_texts_are_none() -> None:
     for bad in (np.array([["a"]]), np.array([[object()]]), np.array([[1j]]), np.array([["2020-01-01"]], "M8[D]")):
         with pytest.raises(DataError, match="features must be numbers"):
             fs.Moments.of(bad, [0])
+
+
+def test_a_repr_shows_sizes_and_no_sums() -> None:
+    moments = fs.Moments.of([[1234.5, 2.0], [3.0, 4.0]], [0, 2], classes=3, space=7)
+    assert repr(moments) == "Moments(2 features, 3 targets, 2 samples, space 7)"

@@ -97,3 +97,21 @@ def test_a_docstring_lists_the_parameters_of_the_class_and_of_what_it_is_made_of
     assert (Own.__doc__ or "").endswith("\n")
     assert vars(Silent).get("__doc__") is None
     assert Plain.__doc__ == "Without parameters."
+
+
+def test_a_summary_is_the_docstring_without_the_parameters_that_were_added() -> None:
+    class Method:
+        """What it does.
+
+        And how.
+        """
+
+        share: float = parameters.number(0.5, "a share")
+
+    class Bare:
+        pass
+
+    parameters.document(Method)
+    assert "share : a finite number, default 0.5" in (Method.__doc__ or "")
+    assert parameters.summary(Method) == "What it does.\n\nAnd how."
+    assert parameters.summary(Bare) == ""

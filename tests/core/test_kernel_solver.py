@@ -250,3 +250,8 @@ def test_every_feature_is_penalised_in_whitening_unless_the_last_is_the_intercep
     moments = fs.Moments.of(f, np.zeros((20, 1)))
     found = whiten(moments, 5.0, f[:4])
     np.testing.assert_allclose(found @ found.T, f[:4] @ np.linalg.solve(f.T @ f + 5.0 * np.eye(3), f[:4].T), rtol=1e-9)
+
+
+def test_a_repr_shows_how_it_was_solved_and_no_weights() -> None:
+    solution = fs.solve(fs.Moments.of(np.eye(2), [0, 1], classes=2), ridge=1.0)
+    assert repr(solution) == "Solution(2 features, 2 targets, ridge 1, cholesky, rank 2, rcond 1)"

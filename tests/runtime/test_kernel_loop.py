@@ -624,3 +624,32 @@ def test_update_and_personalisation_of_a_client_know_whether_it_was_counted() ->
         ("update", True, 3),
     ]  # fmt: skip
     assert [entry[3] for entry in seen] == [float(derive(0, step, "a", number).normal()) for step, _, number, _ in seen]
+
+
+def test_a_result_tells_of_all_test_samples_what_they_themselves_say() -> None:
+    rng = np.random.default_rng(4)
+    names = ("calm", "ill", "well")
+    parts = {}
+    for client, (train, test) in {"a": (30, 9), "b": (40, 17)}.items():
+        labels = rng.integers(3, size=train + test)
+        inputs = rng.normal(size=(train + test, 4)) + np.eye(3, 4)[labels]
+        parts[client] = {"train": (inputs[:train], labels[:train]), "test": (inputs[train:], labels[train:])}
+    wards = fs.Federation.from_arrays(parts, class_names=names)
+    result = fs.run(fs.FedHiP(alpha=3.0), wards)
+    answers = {client: result.models[client].predict(wards.clients[client].test.inputs) for client in parts}
+    truth = np.concatenate([wards.clients[client].test.labels for client in parts])
+    every = np.concatenate(list(answers.values()))
+    confusion = np.zeros((3, 3), dtype=int)
+    np.add.at(confusion, (truth, every), 1)
+    commonest = [np.bincount(wards.clients[client].train.labels).argmax() for client in parts]
+    constant = [(wards.clients[c].test.labels == answer).sum() for c, answer in zip(parts, commonest, strict=True)]
+    assert result.confusion == tuple(map(tuple, confusion.tolist()))
+    assert result.task == {"kind": "classes", "count": 3, "names": list(names)}
+    recalls = [np.mean(every[truth == label] == label) for label in range(3)]
+    balanced = {"mean": result.metrics["balanced_accuracy"].mean, "pooled": float(np.mean(recalls))}
+    assert result.metrics["balanced_accuracy"].pooled == pytest.approx(balanced["pooled"])
+    assert result.history[-1].metrics["balanced_accuracy"] == pytest.approx(balanced)
+    assert result.baseline["accuracy"] == pytest.approx(sum(constant) / len(truth))
+    assert result.shared is not None and result.shared.owner == "global"
+    assert result.server.keys() >= {"rank", "rcond"}
+    assert result.seconds.total >= result.seconds.clients > 0
