@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays, Layout, layout
+from fedsolve.arrays import Array, Arrays, Layout, is_count, layout, sides
 from fedsolve.errors import DataError, brief, plain
 from fedsolve.texts import read_json
 
@@ -33,9 +33,6 @@ _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _TAGS = {dtype: name for name, dtype in _DTYPES.items()}
 _LARGEST_HEADER = 100_000_000  # the format's own limit
 _CACHED_HEADER = 8_192  # larger ones are parsed anew: a stranger's headers fill the cache with a few MB at most
-_LARGEST_SIDE = 2**63 - 1  # that NumPy can count
-_MOST_SIDES = 64  # that NumPy takes
-_LARGEST_EMPTY = 2**22  # numbers in one row of an array that has none: no bytes stand for them
 _ROOM = 1024  # bytes that `allot` leaves for a header
 
 
@@ -152,18 +149,9 @@ def _place(name: str, entry: object) -> _Place:
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in _DTYPES:
         raise ValueError(f"{brief(name)} has type {brief(kind)}; known: {', '.join(_DTYPES)}")
-    if not _are_counts(shape) or len(shape) > _MOST_SIDES:
-        raise ValueError(f"the shape of {brief(name)} must be a list of whole numbers; got {brief(shape)}")
-    if not _are_counts(offsets) or len(offsets) != 2:
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):
         raise ValueError(f"the data_offsets of {brief(name)} must be two whole numbers; got {brief(offsets)}")
-    if 0 in shape and math.prod(side for side in shape if side) > _LARGEST_EMPTY:
-        raise ValueError(f"{brief(name)} holds nothing and has the shape {brief(shape)}")
-    return _Place(name, _DTYPES[kind], tuple(shape), offsets[0], offsets[1])
-
-
-def _are_counts(values: object) -> bool:
-    """Whether these are whole numbers that NumPy can count, and neither true nor false."""
-    return isinstance(values, list) and all(type(value) is int and 0 <= value <= _LARGEST_SIDE for value in values)
+    return _Place(name, _DTYPES[kind], sides(shape, brief(name)), offsets[0], offsets[1])
 
 
 def _end(places: Sequence[_Place]) -> int:

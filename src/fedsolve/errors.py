@@ -59,7 +59,7 @@ class _Brief(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 100, 60, 100
+        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 200, 60, 200
 
     def repr_int(self, value: int, level: int) -> str:
         """Python writes no integers of thousands of digits, and says so by an error."""
@@ -70,6 +70,6 @@ def brief(value: object) -> str:
     """A value as errors show it: its representation, short however long or deep it is.
 
     >>> brief([[[[[[1]]]]]]), len(brief("a" * 10**6))
-    ('[[[...]]]', 100)
+    ('[[[...]]]', 200)
     """
     return _Brief().repr(value)

@@ -23,6 +23,8 @@ def read_json(text: str | bytes, source: str) -> Any:
     Traceback (most recent call last):
     fedsolve.errors.DataError: c.json is damaged or not JSON: 'clients' stands twice in one object
     """
+    if not isinstance(text, (str, bytes)):
+        raise DataError(f"{source} must be a text; got {brief(text)}")
     try:
         words = text if isinstance(text, str) else text.decode()
         value = _DECODER.decode(words)
