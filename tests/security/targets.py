@@ -39,7 +39,7 @@ class Target:
     kind: Kind
     seeds: tuple[bytes, ...]
     read: Callable[[bytes], object]
-    silent: bool = False  # whether it must not raise at all
+    silent: bool = False  # whether it must not raise at all, but says whether it refused
     share: float = 1.0  # of the inputs of a long run: slow readers get fewer
 
     def inputs(self, seed: int) -> Iterator[bytes]:
@@ -79,12 +79,14 @@ def every(folder: Path) -> dict[str, Target]:
     description = Description("ward-a", "1", task, 12)
     memory = Memory({"w": np.ones(3)}, counted=True, pending={"w": np.zeros(3)}, model={"m": np.ones(2)})
 
-    def put(inbox: Any, data: bytes) -> None:
+    def put(inbox: Any, data: bytes) -> bool:
+        """Whether the answer was refused; those of the others count whatever it is."""
         inbox.put("ward-a", data)
         for each in (clients[1].name, clients[2].name):
             inbox.put(each, (replies if isinstance(inbox, Replies) else tallies)[1])
         if isinstance(inbox, Replies):
             inbox.folded()
+        return "ward-a" in inbox.failed
 
     plain = {
         "codec": Target("codec", "safetensors", (bytes(codec.encode(message, {"k": "v"})), replies[0]), codec.read),

@@ -31,7 +31,7 @@ _LONGEST_TEXT = 200  # characters of a label or a client: an array of texts take
 _MAGIC = b"\x93NUMPY"
 _NPY_HEADERS = {b"\x01\x00": "<H", b"\x02\x00": "<I"}  # how the length of the header is written, by version
 _LONGEST_NPY_HEADER = 10_000  # NumPy's own limit
-_UNPACKED = 2**25  # bytes that any .npz file may hold, however small it is
+_UNPACKED = 2**25  # bytes that any packed file may hold, however small it is
 _PACKED = 500  # and how many times its own size beyond that; only a file of almost nothing but zeros packs better
 _CHUNK = 2**20  # bytes that are unpacked at a time
 _CONTROL = re.compile(f"[{CONTROLS}]")
@@ -60,12 +60,8 @@ def _npz(path: Path, features: Sequence[str]) -> dict[str, Array]:
         with ZipFile(path) as archive:
             members = {key: f"{key}.npy" for key in _NPZ_KEYS if f"{key}.npy" in archive.namelist()}
             infos = {key: archive.getinfo(name) for key, name in members.items()}
-            announced, size = sum(info.file_size for info in infos.values()), path.stat().st_size
-            if announced > _UNPACKED + _PACKED * size:
-                raise DataError(
-                    f"{path} has {size} bytes and announces {announced}: more than {_PACKED} times its size; if that "
-                    "is right, write it without compression, by numpy.savez"
-                )
+            announced = sum(info.file_size for info in infos.values())
+            _check_announced(path, announced, "write it without compression, by numpy.savez")
             if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in infos.values()):
                 raise ValueError("it is packed by another method than numpy.savez uses")
             return {key: _member(archive, info.filename, info.file_size) for key, info in infos.items()}
@@ -77,6 +73,16 @@ def _npz(path: Path, features: Sequence[str]) -> dict[str, Array]:
             raise
         reason = plain(str(error)) or type(error).__name__
         raise DataError(f"{path} is damaged or not an .npz file of plain arrays ({reason})") from error
+
+
+def _check_announced(path: Path, announced: int, way_out: str) -> None:
+    """Refuse a small file that says it holds a lot, before room is made for that."""
+    size = path.stat().st_size
+    if announced > _UNPACKED + _PACKED * size:
+        raise DataError(
+            f"{path} has {size} bytes and announces {announced}: more than {_PACKED} times its size; if that is right, "
+            f"{way_out}"
+        )
 
 
 def _member(archive: ZipFile, name: str, size: int) -> Array:
@@ -217,6 +223,8 @@ def _parquet(path: Path, features: Sequence[str]) -> dict[str, Array]:
     except ImportError as error:
         raise DataError(f"reading {path} needs pyarrow: pip install 'fedsolve[data]'") from error
     try:
+        announced = pq.read_metadata(path)
+        _check_announced(path, 8 * announced.num_rows * announced.num_columns, "write it as an .npz file")
         table = pq.read_table(path)
         columns = _columns(table.column_names, str(path), features)
         arrays: dict[str, Array] = {}
@@ -240,8 +248,11 @@ def _parquet(path: Path, features: Sequence[str]) -> dict[str, Array]:
                 arrays[key] = np.array(words) if texts else column.to_numpy()
         arrays |= {f"{OTHER}/{name}": _texts(table[name]) for name in columns[OTHER]}
         return arrays | {NAMES: np.array(columns["x"])}
-    except pa.ArrowException as error:
-        raise DataError(f"{path} is damaged or not a Parquet file ({error})") from error
+    except (pa.ArrowException, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = plain(str(error)) or type(error).__name__
+        raise DataError(f"{path} is damaged or not a Parquet file ({reason})") from error
 
 
 def _texts(column: Any) -> NDArray[np.object_]:
