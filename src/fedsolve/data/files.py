@@ -127,8 +127,11 @@ def _npy_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], bool, tuple[
     kind, fortran = header["descr"], header["fortran_order"]
     if not isinstance(kind, str) or not _PLAIN_TYPE.fullmatch(kind) or not isinstance(fortran, bool):
         raise ValueError(f"{name} must hold numbers or texts; got the type {brief(kind)}")
-    start = len(_MAGIC) + 2 + struct.calcsize(form) + length
-    return np.dtype(kind), fortran, sides(header["shape"], name), start
+    try:
+        shape = sides(header["shape"], name)
+    except DataError as error:
+        raise ValueError(str(error)) from error  # the file's name stands before it
+    return np.dtype(kind), fortran, shape, len(_MAGIC) + 2 + struct.calcsize(form) + length
 
 
 _PLAIN_TYPE = re.compile(r"\|b1|\|[iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|(\|S|[<>]U)[1-9]\d{0,6}")
