@@ -13,12 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, brief
 
 Array: TypeAlias = NDArray[Any]
 Float: TypeAlias = NDArray[np.float64]
 Arrays: TypeAlias = Mapping[str, Array]
 Layout: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
+LARGEST_SIDE = 2**63 - 1  # that NumPy can count
+MOST_SIDES = 64  # that NumPy takes
+LARGEST_EMPTY = 2**22  # numbers that the other sides of an array without values may stand for: no bytes pay for them
 
 
 def accumulate(total: dict[str, Array] | None, addend: Arrays) -> dict[str, Array]:
@@ -39,6 +42,28 @@ def layout(arrays: Arrays) -> Layout:
 def words(shapes: Layout) -> str:
     """A layout as it stands in errors."""
     return ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in shapes) or "nothing"
+
+
+def sides(values: object, whose: str) -> tuple[int, ...]:
+    """The shape that a stranger's list or tuple is, checked before it is calculated with.
+
+    >>> sides([2, 3], "w")
+    (2, 3)
+    >>> sides(["a", 3_000_000_000], "w")
+    Traceback (most recent call last):
+    fedsolve.errors.DataError: the shape of w must be at most 64 whole numbers from 0 on; got ['a', 3000000000]
+    """
+    if not isinstance(values, (list, tuple)) or len(values) > MOST_SIDES or not all(map(is_count, values)):
+        wanted = f"at most {MOST_SIDES} whole numbers from 0 on"
+        raise DataError(f"the shape of {whose} must be {wanted}; got {brief(values)}")
+    if 0 in values and math.prod(side for side in values if side) > LARGEST_EMPTY:
+        raise DataError(f"{whose} holds no values and has the shape {brief(values)}")
+    return tuple(values)
+
+
+def is_count(value: object) -> bool:
+    """Whether a stranger's value is a whole number that NumPy can count up to, and neither true nor false."""
+    return type(value) is int and 0 <= value <= LARGEST_SIDE
 
 
 def flat(inputs: Array) -> Array:

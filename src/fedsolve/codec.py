@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays, Layout, layout
-from fedsolve.errors import DataError
+from fedsolve.arrays import Array, Arrays, Layout, is_count, layout, sides
+from fedsolve.errors import DataError, brief, plain
+from fedsolve.texts import read_json
 
 Bytes: TypeAlias = bytes | memoryview
 
@@ -31,7 +32,7 @@ _NAMES = {
 _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _TAGS = {dtype: name for name, dtype in _DTYPES.items()}
 _LARGEST_HEADER = 100_000_000  # the format's own limit
-_CACHED_HEADER = 65_536  # larger ones are parsed anew each time
+_CACHED_HEADER = 8_192  # larger ones are parsed anew: a stranger's headers fill the cache with a few MB at most
 _ROOM = 1024  # bytes that `allot` leaves for a header
 
 
@@ -82,8 +83,9 @@ def read(data: Bytes, source: str = "message") -> tuple[dict[str, Array], dict[s
             raise ValueError(f"{len(data) - 8 - length} bytes of data where {_end(places)} were announced")
         view = memoryview(data).toreadonly()
         return {place.name: _view(view, 8 + length, place) for place in places}, dict(metadata)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise DataError(f"{source} is damaged or not a safetensors file ({error})") from error
+    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        reason = plain(str(error)) or type(error).__name__
+        raise DataError(f"{source} is damaged or not a safetensors file ({reason})") from error
 
 
 class _Place(NamedTuple):
@@ -125,18 +127,31 @@ def _header(shapes: Layout, metadata: tuple[tuple[str, str], ...]) -> bytes:
 @lru_cache(maxsize=256)
 def _parse(text: bytes) -> tuple[tuple[_Place, ...], tuple[tuple[str, str], ...]]:
     """The inverse of `_header`, for headers that anybody may have written."""
-    header = json.loads(text)
-    metadata = tuple(dict(header.pop("__metadata__", {})).items())
+    header = read_json(text, "its header")
+    if not isinstance(header, dict):
+        raise ValueError(f"its header must name arrays; got {brief(header)}")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError(f"its metadata must be texts by name; got {brief(metadata)}")
     places: list[_Place] = []
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        first, last = entry["data_offsets"]
-        place = _Place(name, _DTYPES[entry["dtype"]], tuple(entry["shape"]), first, last)
-        size = math.prod(place.shape) * place.dtype.itemsize
+    for place in sorted((_place(*item) for item in header.items()), key=lambda place: (place.first, place.last)):
         # Arrays lie one after the other, without gaps or overlaps, each as long as its shape says.
-        if first != _end(places) or last - first != size or any(side < 0 for side in place.shape):
-            raise ValueError(f"{name!r} does not fill bytes {first} to {last}")
+        if place.first != _end(places) or place.last - place.first != math.prod(place.shape) * place.dtype.itemsize:
+            raise ValueError(f"{brief(place.name)} does not fill bytes {place.first} to {place.last}")
         places.append(place)
-    return tuple(places), metadata
+    return tuple(places), tuple(metadata.items())
+
+
+def _place(name: str, entry: object) -> _Place:
+    """One entry of a header, every part of the right type and size before it is calculated with."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{brief(name)} must have dtype, shape and data_offsets; got {brief(entry)}")
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise ValueError(f"{brief(name)} has type {brief(kind)}; known: {', '.join(_DTYPES)}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):
+        raise ValueError(f"the data_offsets of {brief(name)} must be two whole numbers; got {brief(offsets)}")
+    return _Place(name, _DTYPES[kind], sides(shape, brief(name)), offsets[0], offsets[1])
 
 
 def _end(places: Sequence[_Place]) -> int:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Iterable
+
+# Controls of a terminal (C0, C1), breaks of lines, what turns the direction of a text, and halves of characters.
+CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_BREAKS = re.compile(r"[\t-\r\x85\u2028\u2029]+")
+_CONTROL = re.compile(f"[{CONTROLS}]")
+_LONGEST = 500  # characters of a stranger's text that are shown
 
 
 class FedsolveError(Exception):
@@ -32,3 +40,36 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {kind} {name!r}; {hint}")
+
+
+def plain(text: str, longest: int = _LONGEST) -> str:
+    r"""A stranger's text as it may be shown: one line, nothing that a terminal obeys, and not endless.
+
+    >>> plain("no disk\nleft \x1b[31mhere")
+    'no disk left [31mhere'
+    """
+    shown = text[: longest + 1]
+    if not shown.isprintable():
+        shown = _CONTROL.sub("", _BREAKS.sub(" ", shown))
+    return shown if len(text) <= longest else shown[:longest] + "..."
+
+
+class _Brief(reprlib.Repr):
+    """Representations that stay short, however long or deep a value is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 200, 60, 200
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Python writes no integers of thousands of digits, and says so by an error."""
+        return super().repr_int(value, level) if value.bit_length() < 4096 else "an integer of thousands of digits"
+
+
+def brief(value: object) -> str:
+    """A value as errors show it: its representation, short however long or deep it is.
+
+    >>> brief([[[[[[1]]]]]]), len(brief("a" * 10**6))
+    ('[[[...]]]', 200)
+    """
+    return _Brief().repr(value)

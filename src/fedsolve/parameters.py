@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import ParameterError, brief, unknown
 
 _KEY = "fedsolve.parameter"
 
@@ -87,7 +87,7 @@ def whole(name: str, value: object, low: int) -> int:
     20
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        raise ParameterError(f"{name} must be an integer of at least {low}; got {value!r}")
+        raise ParameterError(f"{name} must be an integer of at least {low}; got {brief(value)}")
     return int(value)
 
 
@@ -165,7 +165,7 @@ def check(owner: object) -> None:
         value = getattr(owner, name)
         if not domain.holds(value):
             raise ParameterError(
-                f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {value!r}"
+                f"parameter {name!r} of {type(owner).__name__} must be {domain.describe()}; got {brief(value)}"
             )
         if domain.reader is not None:
             try:

@@ -20,9 +20,9 @@ from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
+from fedsolve.resultfile import FORMATS, read_result
 
 FORMAT = 2
-READ = (1, 2)  # the formats that can be read
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
 REPORT = "report.html"  # may lie beside a result, and goes when another takes its place
 SHOWN = 30  # clients in a table of a notebook
@@ -316,10 +316,7 @@ class Result:
         """
         folder = Path(directory)
         try:
-            content = json.loads((folder / "result.json").read_text())
-            if content["format"] not in READ:
-                formats = " and ".join(map(str, READ))
-                raise DataError(f"{folder} holds a result of format {content['format']}; this version reads {formats}")
+            content = read_result(folder / "result.json")
             clients = {name: ClientResult.read(entry) for name, entry in content["clients"].items()}
             history = tuple(Round.read(line) for line in content["history"])
             every = content.get("metrics", {"accuracy": content["accuracy"]})
@@ -379,8 +376,8 @@ def replaceable(target: Path) -> bool:
     if strange or not names <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
         return False
     try:
-        return bool(json.loads((target / "result.json").read_text())["format"] in READ)
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(json.loads((target / "result.json").read_text())["format"] in FORMATS)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

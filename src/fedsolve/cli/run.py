@@ -14,7 +14,7 @@ from fedsolve.cli.options import check_named_here, check_place, setting_values, 
 from fedsolve.cli.show import show
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.study.settings import Settings
+from fedsolve.study.settings import Settings, read_config
 
 if TYPE_CHECKING:
     from fedsolve.result import Result
@@ -57,7 +57,7 @@ def run_command(
     """
     from fedsolve.study.experiment import execute
 
-    values = _merged(_read_config(config), setting_values(options), str(config))
+    values = _merged(read_config(config) if config else {}, setting_values(options), str(config))
     check_place(out)
     kept = _checkpoint(out, checkpoint, resume)
     settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
@@ -116,34 +116,9 @@ def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
     return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *method])
 
 
-def _read_config(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    import json
-    import tomllib
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix != ".json":
-            return dict(tomllib.loads(text))
-        settings = dict(json.loads(text)["settings"])
-        if "data" not in settings:
-            raise DataError(
-                f"{path} comes from fs.run: it does not say where its data are, so it cannot be run from here"
-            )
-        return settings
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    except DataError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not a TOML file of settings, nor the result.json of a run ({error})") from error
-
-
 def _free_place(result: Result) -> Path:
     """The default place, or the next number behind it if another experiment lies there; the same one is replaced."""
-    import json
-
+    from fedsolve.resultfile import read_result
     from fedsolve.study.experiment import plain_name
 
     settings = result.settings
@@ -151,9 +126,9 @@ def _free_place(result: Result) -> Path:
     places = itertools.chain([first], (first.with_name(f"{first.name}-{number}") for number in itertools.count(2)))
     for place in places:
         try:
-            if json.loads((place / "result.json").read_text())["settings"] == settings:
+            if read_result(place / "result.json")["settings"] == settings:
                 break
-        except (OSError, ValueError, KeyError, TypeError):
+        except DataError:
             if not place.exists():
                 break
     return place

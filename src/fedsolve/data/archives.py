@@ -10,6 +10,7 @@ import gzip
 import math
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +23,7 @@ from fedsolve.errors import DataError
 Four: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 IDX_SETS = {"mnist": "mnist", "fashion-mnist": "fashion_mnist"}
 CIFAR_SETS = {"cifar10": "cifar-10-binary.tar.gz", "cifar100": "cifar-100-binary.tar.gz"}
+_LARGEST_FILE = 2**28  # bytes of one file, unpacked: the largest of these sets has 153 MB
 DEBIAN = {"fashion-mnist": Path("/usr/share/datasets/fashion-mnist")}  # the package dataset-fashion-mnist
 
 
@@ -83,7 +85,10 @@ def _find(place: Path, stem: str) -> Path:
 def _idx(path: Path) -> NDArray[np.uint8]:
     """An idx file: two zeros, a type, the number of dimensions, their sizes as big-endian 32-bit integers, the data."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+        if len(data) > _LARGEST_FILE:
+            raise ValueError(f"it holds more than {_LARGEST_FILE} bytes")
         if data[:3] != b"\x00\x00\x08" or len(data) < 4 * (1 + data[3]):
             raise ValueError("it does not begin like an idx file of bytes")
         shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
@@ -91,7 +96,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
         if len(data) - start != math.prod(shape):
             raise ValueError(f"it announces {math.prod(shape)} values and holds {len(data) - start}")
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
         raise DataError(f"{path} is damaged or not an idx file ({error})") from error
 
 
@@ -119,7 +124,18 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(archive) as tar:
             for member in sorted(tar.getmembers(), key=lambda each: each.name):
                 file = tar.extractfile(member) if member.name.endswith(".bin") else None
+                if member.size > _LARGEST_FILE:
+                    raise ValueError(f"one of its files announces {member.size} bytes")
                 if file is not None:
                     yield Path(member.name).name, file.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (
+        tarfile.TarError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        zlib.error,
+    ) as error:
         raise DataError(f"{archive} is damaged or not an archive ({error})") from error

@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedsolve.arrays import Array
 from fedsolve.data.samples import Samples, check_inputs, check_labels, check_plausible, check_range, read_only
 from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError
+from fedsolve.errors import CONTROLS, DataError, brief
 from fedsolve.features.maps import FeatureMap
 
 __all__ = ["Client", "Federation", "Samples", "Task", "check_name", "client_names", "federation_of"]
-_NAME = re.compile(r"[^\x00-\x1f/\\.][^\x00-\x1f/\\]{0,99}")
+_NAME = re.compile(rf"[^{CONTROLS}/\\.][^{CONTROLS}/\\]{{0,99}}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,9 +146,9 @@ def client_names(count: int) -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that a client cannot have, since names become file names."""
+    """Refuse a name that a client cannot have, since names become file names and are shown on terminals."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "global" or len(name.encode()) > 200:
         raise DataError(
-            "client names become file names: 1 to 100 characters, no slash, not starting with a dot, not 'global'; "
-            f"got {name!r}"
+            "client names become file names: 1 to 100 characters, no slash, no control character, not starting with a "
+            f"dot, not 'global'; got {brief(name)}"
         )

@@ -184,8 +184,6 @@ class Table:
         natural = isinstance(partition, ByClient)
         table = self.stacked()
         names, owners = table._owners(natural, clients)
-        if len(names) > len(self.labels):
-            raise DataError(f"{len(names)} clients are more than the {len(self.labels)} samples of {self.name}")
         rng = derive(seed, "partition")
         parts = partition(owners if owners is not None else self.labels, len(names), rng)
         parts, moved = (parts, 0) if natural else top_up(parts, min_samples, rng)
@@ -217,7 +215,10 @@ class Table:
     def _owners(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
         """The names of the clients, and the owner of each row where the table says it."""
         if not natural:
-            return client_names(whole("clients", 20 if clients is None else clients, 1)), None
+            count = whole("clients", 20 if clients is None else clients, 1)
+            if count > len(self.labels):  # before each gets a name
+                raise DataError(f"{count} clients are more than the {len(self.labels)} samples of {self.name}")
+            return client_names(count), None
         if self.client is None:
             raise DataError(f"{self.name} has no column 'client', so it cannot be split by-client")
         values = np.unique(self.client)

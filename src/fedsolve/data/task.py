@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -11,10 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsolve.arrays import Float
 from fedsolve.data.samples import check_labels, check_range
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import CONTROLS, DataError, ParameterError, brief, plain
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.maps import FeatureMap, Identity, described, difference, in_words, space
 from fedsolve.parameters import whole
+from fedsolve.texts import read_json
+
+_CONTROL = re.compile(f"[{CONTROLS}]")
+_LARGEST_SIDE = 2**31 - 1  # of inputs and features, and the largest number of classes, in a text of a task
+_MOST_SIDES = 16
 
 
 @runtime_checkable
@@ -69,6 +76,9 @@ class Classes:
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", whole("classes", self.count, 1))
         object.__setattr__(self, "names", tuple(self.names))
+        for name in self.names:
+            if not isinstance(name, str) or _CONTROL.search(name):
+                raise ParameterError(f"class_names must be texts without control characters; got {brief(name)}")
         if self.names and len(self.names) != self.count:
             raise ParameterError(f"class_names must name each of {self.count} classes; got {len(self.names)}")
 
@@ -151,7 +161,7 @@ class Task:
     @property
     def width(self) -> int:
         """How many numbers the features of one sample are."""
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     @property
     def space(self) -> int:
@@ -184,21 +194,24 @@ class Task:
         Without a map the task knows what its map is called and how wide it is, but cannot compute features.
         """
         try:
-            values = json.loads(text)
+            values = read_json(text, "the text of its task")
             target = values["target"]
-            if target["kind"] not in _TARGETS:
-                raise DataError(f"its target is of kind {target['kind']!r}; this version knows {', '.join(_TARGETS)}")
+            kind, count = _text(target["kind"]), whole("classes", target["count"], 1)
+            if kind not in _TARGETS:
+                raise DataError(f"its target is of kind {brief(kind)}; this version knows {', '.join(_TARGETS)}")
+            if count > _LARGEST_SIDE:
+                raise DataError(f"its target has {brief(count)} classes; at most {_LARGEST_SIDE} are possible")
             remote = Elsewhere(_text(values["features"]), _text(values["identity"]), _sides(values["shape"]))
             task = cls(
-                target=_TARGETS[target["kind"]](target["count"], _texts(target["names"])),
+                target=_TARGETS[kind](count, _texts(target["names"])),
                 inputs=_sides(values["inputs"]),
                 features=remote,
                 feature_names=_texts(values["feature_names"]),
             )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"the text of its task is damaged: {type(error).__name__}: {error}") from error
+            raise DataError(f"the text of its task is damaged: {type(error).__name__}: {plain(str(error))}") from error
         return task if features is None else task.with_map(features)
 
     def with_map(self, features: FeatureMap) -> Task:
@@ -213,18 +226,21 @@ class Task:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"wanted a text; got {value!r}")
+    if not isinstance(value, str) or _CONTROL.search(value):
+        raise TypeError(f"wanted a text without control characters; got {brief(value)}")
     return value
 
 
 def _texts(values: object) -> tuple[str, ...]:
     if not isinstance(values, list):
-        raise TypeError(f"wanted a list of texts; got {values!r}")
+        raise TypeError(f"wanted a list of texts; got {brief(values)}")
     return tuple(map(_text, values))
 
 
 def _sides(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list):
-        raise TypeError(f"wanted a list of integers; got {values!r}")
-    return tuple(whole("a side of a shape", value, -1) for value in values)
+    if not isinstance(values, list) or len(values) > _MOST_SIDES:
+        raise TypeError(f"wanted a list of at most {_MOST_SIDES} integers; got {brief(values)}")
+    sides = tuple(whole("a side of a shape", value, -1) for value in values)
+    if any(side > _LARGEST_SIDE for side in sides):
+        raise ValueError(f"a side of a shape is at most {_LARGEST_SIDE}; got {brief(values)}")
+    return sides

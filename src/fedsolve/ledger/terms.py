@@ -149,7 +149,7 @@ class Terms:
             return cls(method, task, int(texts["seed"]), start, sent, layout, ones, bound)
         except FedsolveError as error:
             raise DataError(f"{source} cannot be used: {error}") from error
-        except (KeyError, ValueError, TypeError, AttributeError, StopIteration) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, StopIteration, OverflowError, RecursionError) as error:
             raise DataError(f"{source} is damaged: {type(error).__name__}: {error}") from error
 
     def refusal(self, labels: dict[str, str]) -> str | None:

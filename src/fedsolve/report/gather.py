@@ -1,7 +1,7 @@
 """Runs on disk and what they say: sections that share data and split, groups over seeds, figures per client.
 
-Only here is it known how result.json is laid out. Format 1 has accuracies as plain numbers; format 2 has the same and,
-beside them, every metric by name.
+How result.json is laid out is known here and in `resultfile.py`, which checks it. Format 1 has accuracies as plain
+numbers; format 2 has the same and, beside them, every metric by name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fedsolve import codec
-from fedsolve.errors import DataError
+from fedsolve.arrays import finite
+from fedsolve.errors import DataError, plain
+from fedsolve.resultfile import read_failure, read_result
 from fedsolve.study.compare import FAILURE
 
-FORMATS = (1, 2)
 Column: TypeAlias = Literal["own", "global", "alone"]
 """Which model of a client a figure is of: its own, the one global model, or that of training alone."""
 
@@ -133,25 +134,17 @@ def entries(folders: Iterable[Path]) -> list[RunFile]:
 
 
 def _entry(place: Path) -> RunFile:
-    try:
-        if not (place / "result.json").is_file():
-            failure = json.loads((place / FAILURE).read_text())
-            return RunFile(place, str(failure["method"]), int(failure["seed"]), {}, failure=str(failure["reason"]))
-        result = json.loads((place / "result.json").read_text())
-        if result["format"] not in FORMATS:
-            readable = " and ".join(map(str, FORMATS))
-            raise DataError(
-                f"{place} holds a result of format {result['format']}; this version reads {readable}: "
-                "use the version of fedsolve that wrote it"
-            )
-        weights = None
-        if result["method"] == "fedapa":
-            weights = codec.read_file(place / "state.safetensors")[0].get("weights")
-        return RunFile(place, str(result["method"]), int(result["settings"].get("seed", 0)), result, weights)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{place} holds a damaged result: {type(error).__name__}: {error}") from error
+    if not (place / "result.json").is_file():
+        failure = read_failure(place / FAILURE)
+        reason = plain(failure["reason"])
+        return RunFile(place, plain(failure["method"]), failure["seed"], {}, failure=reason)
+    result = read_result(place / "result.json")
+    weights = None
+    if result["method"] == "fedapa":
+        weights = codec.read_file(place / "state.safetensors")[0].get("weights")
+        if weights is not None and (weights.ndim != 2 or not weights.size or not finite(weights)):
+            raise DataError(f"{place / 'state.safetensors'} is damaged: its weights must be a matrix of finite numbers")
+    return RunFile(place, plain(result["method"]), result["settings"].get("seed", 0), result, weights)
 
 
 # --- what tells runs apart ---
@@ -200,11 +193,11 @@ def _words(values: Mapping[str, Any], names: Sequence[str], sign: str) -> list[s
 
 def _word(name: str, value: Any, sign: str) -> str:
     if name == "data":
-        return str(value)
+        return plain(str(value))
     if name == "fingerprint":
-        return f"fingerprint{sign}{str(value)[:8]}"
+        return f"fingerprint{sign}{plain(str(value)[:8])}"
     text = "all" if name == "limit" and value is None else "-" if value is None else value
-    return f"{name}{sign}{text}"
+    return plain(f"{name}{sign}{text}")
 
 
 # --- groups and sections ---

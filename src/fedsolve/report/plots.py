@@ -26,6 +26,7 @@ INK, FAINT = "#010203", "#040506"  # stand for variables of the page
 LONGEST_LABEL = 20  # characters beside an axis, before a name goes on in a further line
 
 STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # names are shown as they are, whatever signs they hold
     "svg.fonttype": "none",
     "svg.hashsalt": "fedsolve",
     "font.family": "sans-serif",

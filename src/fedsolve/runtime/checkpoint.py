@@ -74,7 +74,7 @@ class Checkpoint:
         _, head = codec.read_file(self.path)
         try:
             return dict(json.loads(head.get("settings", "{}"))), int(head.get("every", "0"))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise DataError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
 
     def resumed(self) -> tuple[Snapshot | None, dict[str, Memory]]:
@@ -97,7 +97,7 @@ class Checkpoint:
             return snapshot, {
                 name: Memory.from_arrays(take(f"client/{name}", arrays)) for name in json.loads(head["clients"])
             }
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Client
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, plain
 from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site
 from fedsolve.rng import derive
@@ -25,6 +26,8 @@ from fedsolve.rng import derive
 Kind: TypeAlias = Literal["update", "evaluate"]
 Assess: TypeAlias = Callable[[Method, Arrays, Samples, Task], Mapping[str, Array]]
 """The tallies of a model on test samples."""
+_WHOLE = re.compile(r"[0-9]{1,300}")
+_PACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?(e\+?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,15 @@ class Request:
         try:
             if head["kind"] not in get_args(Kind):
                 raise ValueError(f"nobody knows how to {head['kind']!r}")
+            for name, form in (("round", _WHOLE), ("seed", _WHOLE), ("accepted", re.compile("[01]")), ("pace", _PACE)):
+                if not form.fullmatch(head[name]):
+                    raise ValueError(f"{name} {head[name]!r}")
             kind, accepted, pace = cast("Kind", head["kind"]), head["accepted"] == "1", float(head["pace"])
             if not 1 <= pace < np.inf:
                 raise ValueError(f"a pace of {pace}")
             return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted, pace)
         except (KeyError, ValueError) as error:
-            raise DataError(f"request without a proper head: {error}") from error
+            raise DataError(f"request without a proper head: {plain(str(error))}") from error
 
 
 def assess(method: Method, model: Arrays, test: Samples, task: Task) -> dict[str, Array]:
@@ -101,6 +107,9 @@ class Memory:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Memory:
         """The inverse of `arrays`; a client without a model and one with an empty model are alike."""
+        for name in ("counted", "updated"):
+            if name not in arrays or arrays[name].shape != () or arrays[name].dtype != np.bool_:
+                raise DataError(f"the memory of a client must say whether it is {name}, by true or false")
         pending = named.take("pending", arrays) if bool(arrays["updated"]) else None
         model = named.take("model", arrays) or None
         return cls(named.take("private", arrays), bool(arrays["counted"]), pending, model)
@@ -149,7 +158,8 @@ def handle(
     """
     if request.space != task.described:
         raise DataError(
-            f"its features are not the server's: {difference(task.described, request.space)}; nothing was computed"
+            f"its features are not the server's: {plain(difference(task.described, request.space))}; nothing was "
+            "computed"
         )
 
     def site(step: str, *, counted: bool = False) -> Site:

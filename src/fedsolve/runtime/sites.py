@@ -25,12 +25,13 @@ from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
 from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, ParameterError, plain
 from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.runtime.client import Memory, Request, handle
+from fedsolve.texts import read_json
 
 VERSION = metadata.version("fedsolve")
 KEPT_RUNS = 3  # folders of private state that a site keeps
@@ -90,7 +91,7 @@ def to_text(value: Job | Description) -> str:
 def from_text(kind: type[Any], text: str) -> Any:
     """The job or description that `to_text` wrote; one with other fields is refused."""
     try:
-        values = json.loads(text)
+        values = read_json(text, "its text")
         names = {item.name for item in fields(kind)}
         if not isinstance(values, dict) or set(values) != names:
             raise ValueError(f"wanted {', '.join(sorted(names))}")
@@ -98,7 +99,8 @@ def from_text(kind: type[Any], text: str) -> Any:
             values["task"] = Task.from_text(values["task"])
         return kind(**values)
     except (ValueError, TypeError) as error:
-        raise DataError(f"not a {kind.__name__.lower()} that this version of fedsolve understands: {error}") from error
+        words = f"not a {kind.__name__.lower()} that this version of fedsolve understands"
+        raise DataError(f"{words}: {plain(str(error))}") from error
 
 
 class Host(Protocol):

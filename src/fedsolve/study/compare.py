@@ -14,6 +14,7 @@ from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
 from fedsolve.progress import Progress
 from fedsolve.result import Result
+from fedsolve.resultfile import read_result
 from fedsolve.study.experiment import Prepared, Settings, class_of, execute, method_of, plain_name, prepare
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
@@ -163,8 +164,8 @@ def data_of(settings: Settings) -> Settings:
 def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
     """The result.json in a place, if it is that of these settings."""
     try:
-        result: dict[str, Any] = json.loads((place / "result.json").read_text())
-    except (OSError, ValueError):
+        result = read_result(place / "result.json")
+    except DataError:
         return None
     method = method_of(settings)
     expected = {**asdict(settings), "set": parameters.values(method), "rounds": method.rounds}

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import DataError, ParameterError, brief, plain, unknown
+from fedsolve.texts import read_json
 
 _KEY = "fedsolve.setting"
 
@@ -157,8 +159,28 @@ class Settings:
             kind: Kind = declared[name].metadata[_KEY].kind
             absent = value is None and declared[name].default is None
             if not absent and not isinstance(value, kind.types):
-                raise ParameterError(f"setting {name!r} in {source} must be {kind.words}; got {value!r}")
+                raise ParameterError(f"setting {name!r} in {source} must be {kind.words}; got {brief(value)}")
         return cls(**values)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, or in the result.json of a run, by name; `Settings.of` checks them."""
+    import tomllib
+
+    try:
+        content = path.read_bytes()
+        values = read_json(content, str(path)) if path.suffix == ".json" else tomllib.loads(content.decode())
+        settings = values["settings"] if path.suffix == ".json" else values
+        if not isinstance(settings, dict):
+            raise TypeError(f"its settings must be values by name; got {brief(settings)}")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = "its brackets are nested too deeply" if isinstance(error, RecursionError) else plain(str(error))
+        raise DataError(f"{path} is not a TOML file of settings, nor the result.json of a run ({reason})") from error
+    if path.suffix == ".json" and "data" not in settings:
+        raise DataError(f"{path} comes from fs.run: it does not say where its data are, so it cannot be run from here")
+    return settings
 
 
 def options() -> dict[str, Option]:

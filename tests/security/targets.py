@@ -1,0 +1,239 @@
+"""Every reader of what strangers write, as a function from bytes to nothing, with valid inputs to start from."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedsolve as fs
+from fedsolve import codec, methods, report
+from fedsolve.arrays import Array
+from fedsolve.data import catalog
+from fedsolve.data.files import read_columns
+from fedsolve.data.task import Task
+from fedsolve.ledger.contribution import Contribution
+from fedsolve.ledger.terms import Terms
+from fedsolve.method import Plan
+from fedsolve.model import load_model
+from fedsolve.result import Result
+from fedsolve.runtime.client import Memory, Request, handle
+from fedsolve.runtime.inbox import Replies, Tallies
+from fedsolve.runtime.sites import Description, Job, from_text, to_text
+from fedsolve.study.settings import Settings, read_config
+from tests.security.mutator import Kind, mutate
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader. It may raise a FedsolveError; an inbox that tolerates, nothing at all."""
+
+    name: str
+    kind: Kind
+    seeds: tuple[bytes, ...]
+    read: Callable[[bytes], object]
+    silent: bool = False  # whether it must not raise at all, but says whether it refused
+    share: float = 1.0  # of the inputs of a long run: slow readers get fewer
+
+    def inputs(self, seed: int) -> Iterator[bytes]:
+        """Valid inputs first, then variants of them without end, the same for the same seed."""
+        yield from self.seeds
+        rng = random.Random(f"{self.name} {seed}")
+        while True:
+            yield mutate(rng.choice(self.seeds), self.kind, self.seeds, rng)
+
+
+def every(folder: Path) -> dict[str, Target]:
+    """All readers, by name; those that read files find them in `folder`."""
+    federation = _federation()
+    task, method = federation.task, fs.AFL()
+    clients = list(federation.clients.values())
+    message: dict[str, Array] = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "b": np.array(3),
+        "c/d": np.zeros((0, 4), np.float32),
+    }
+    updates = [handle(method, task, client, None, _request(task, {})) for client in clients]
+    state = method.init_server(fs.Server(task, 0, np.random.default_rng(0)))
+    replies = [bytes(answer) for _, answer in updates]
+    summed = Replies(Plan(tuple(federation.clients)), task.space, tolerate=False)
+    for client, answer in zip(clients, replies, strict=True):
+        summed.put(client.name, answer)
+    state = method.aggregate(state, summed.folded(), fs.Server(task, 1, np.random.default_rng(0)))
+    shared = method.message(state, clients[0].name, "personalize")
+    ask = Request("evaluate", 1, 0, task.described, shared)
+    tallies = [
+        bytes(handle(method, task, client, memory, ask)[1])
+        for client, (memory, _) in zip(clients, updates, strict=True)
+    ]
+    terms = Terms.make(method, task)
+    moments = codec.decode(replies[0])
+    contribution = bytes(Contribution.of("ward-a", moments).write(terms))
+    description = Description("ward-a", "1", task, 12)
+    memory = Memory({"w": np.ones(3)}, counted=True, pending={"w": np.zeros(3)}, model={"m": np.ones(2)})
+
+    def put(inbox: Any, data: bytes) -> bool:
+        """Whether the answer was refused; those of the others count whatever it is."""
+        inbox.put("ward-a", data)
+        for each in (clients[1].name, clients[2].name):
+            inbox.put(each, (replies if isinstance(inbox, Replies) else tallies)[1])
+        if isinstance(inbox, Replies):
+            inbox.folded()
+        return "ward-a" in inbox.failed
+
+    plain = {
+        "codec": Target("codec", "safetensors", (bytes(codec.encode(message, {"k": "v"})), replies[0]), codec.read),
+        "request": Target(
+            "request", "safetensors", (bytes(_request(task, message).write()), bytes(ask.write())), Request.read
+        ),
+        "memory": Target(
+            "memory",
+            "safetensors",
+            (bytes(codec.encode(memory.arrays())), bytes(codec.encode(updates[0][0].arrays()))),
+            lambda data: Memory.from_arrays(codec.decode(data)),
+        ),
+        "replies": Target(
+            "replies",
+            "safetensors",
+            (replies[0], bytes(codec.encode(moments, {"space": f"{task.space:x}", "seconds": "000001.500000"}))),
+            lambda data: put(Replies(Plan(tuple(federation.clients)), task.space, tolerate=True), data),
+            silent=True,
+        ),
+        "tallies": Target(
+            "tallies",
+            "safetensors",
+            tuple(tallies),
+            lambda data: put(Tallies(task.classes, tolerate=True), data),
+            silent=True,
+        ),
+        "description": Target(
+            "description", "json", (to_text(description).encode(),), lambda data: from_text(Description, _text(data))
+        ),
+        "job": Target(
+            "job",
+            "json",
+            (
+                to_text(Job("fedhip", {"alpha": 5.0, "beta": 1.0}, "unit", 3, 0.2, "1")).encode(),
+                to_text(Job("afl")).encode(),
+            ),
+            lambda data: from_text(Job, _text(data)),
+        ),
+        "task": Target(
+            "task",
+            "json",
+            (task.to_text().encode(), fs.Task(fs.Classes(2), (8, 8, 3)).to_text().encode()),
+            lambda data: Task.from_text(_text(data)),
+        ),
+        "contribution": Target(
+            "contribution", "safetensors", (contribution,), lambda data: Contribution.read(data, terms, "a.safetensors")
+        ),
+        "terms": Target(
+            "terms",
+            "safetensors",
+            tuple(bytes(Terms.make(each, task).write()) for each in (method, fs.FedHiP(alpha=5.0))),
+            lambda data: Terms.read(*codec.read(data), "invitation", ""),
+        ),
+    }
+    return plain | _files(folder, federation)
+
+
+def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
+    """Readers of files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP())]
+    saved = [result.save(folder / f"seed-{number}") for number, result in enumerate(results)]
+    texts = tuple((place / "result.json").read_bytes() for place in saved)
+    settings = json.loads(texts[0])
+    settings["settings"] |= {"data": "digits", "partition": "iid", "clients": 3}
+    models = tuple((place / "models" / "ward-b.safetensors").read_bytes() for place in saved)
+    run = folder / "run"
+    (run / "models").mkdir(parents=True, exist_ok=True)
+    (run / "state.safetensors").write_bytes((saved[0] / "state.safetensors").read_bytes())
+
+    def through(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+        path = folder / name
+
+        def reader(data: bytes) -> object:
+            path.write_bytes(data)
+            return read(path)
+
+        return reader
+
+    def table(path: Path) -> None:
+        catalog.table_of(read_columns(path), "table")
+
+    def config(path: Path) -> None:
+        chosen = Settings.of(read_config(path), str(path))
+        if chosen.method in ("afl", "fedhip", "apfl"):
+            methods.create(chosen.method, chosen.set)
+
+    def page(path: Path) -> None:
+        for section in report.sections(report.entries([path.parent])):
+            for group in section.groups:
+                report.gains(group, section.runs)
+
+    toml = b'method = "fedhip"\nclients = 5\npartition = "dirichlet:0.1"\ntest = 0.2\n\n[set]\nalpha = 5.0\n'
+    csv = b"age,pulse,label\n61,40.5,ill\n35,60,well\n80,1e2,ill\n"
+    numbers = b'client,a,"b c",y\nward-a,1,2,0\nward-b,3,4,1\nward-a,-5,.5,7\n'
+    targets = [
+        Target("model", "safetensors", models, through("m.safetensors", load_model), share=0.5),
+        Target("csv", "bytes", (csv, numbers), through("t.csv", table)),
+        Target("npz", "npz", tuple(map(_npz, (False, True))), through("t.npz", table), share=0.5),
+        Target("toml", "bytes", (toml,), through("c.toml", config)),
+        Target("config", "json", (json.dumps(settings).encode(),), through("c.json", config)),
+        Target("result", "json", texts, through("run/result.json", lambda path: Result.load(path.parent)), share=0.5),
+        Target("report", "json", texts, through("run/result.json", page), share=0.5),
+    ]
+    if find_spec("pyarrow"):
+        targets.append(Target("parquet", "bytes", (_parquet(),), through("t.parquet", table), share=0.2))
+    return {target.name: target for target in targets}
+
+
+def _text(data: bytes) -> str:
+    """A message's text: what is not UTF-8 comes as what Flower's messages could hold at worst."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _request(task: Task, message: dict[str, Array]) -> Request:
+    return Request("update", 1, 0, task.described, message)
+
+
+def _federation() -> fs.Federation:
+    rng = np.random.default_rng(0)
+
+    def part(rows: int) -> tuple[Any, Any]:
+        return rng.normal(size=(rows, 3)), rng.integers(0, 2, size=rows)
+
+    wards = {name: {"train": part(12), "test": part(5)} for name in ("ward-a", "ward-b", "ward-c")}
+    return fs.Federation.from_arrays(wards, class_names=("ill", "well"))
+
+
+def _npz(packed: bool) -> bytes:
+    buffer = io.BytesIO()
+    columns: dict[str, Any] = {"x": np.arange(12.0).reshape(4, 3), "y": [0, 1, 1, 0], "client": ["a", "b", "b", "a"]}
+    if packed:
+        columns |= {"y": ["ill", "well", "well", "ill"], "x_test": np.ones((1, 3)), "y_test": ["ill"]}
+    (np.savez_compressed if packed else np.savez)(buffer, **columns)
+    return buffer.getvalue()
+
+
+def _parquet() -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    columns = {
+        "a": [1.0, 2.0, 3.5, 4.0],
+        "b": [1, 2, 3, 4],
+        "client": ["x", "y", "x", "y"],
+        "label": ["i", "w", "i", "w"],
+    }
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
