@@ -43,7 +43,6 @@ def reproduce_command(
         return
     tables = recipes.chosen(recipe, scale)
     place = out or Path("runs") / f"{recipe}-{scale}"
-    place.mkdir(parents=True, exist_ok=True)
     _say_what_is_lacking(tables)
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int, left: float) -> None:
