@@ -60,7 +60,7 @@ def forked(work: Callable[[], object]) -> int:
         code = int(stop.code or 0)
     except KeyboardInterrupt:
         code = STOPPED
-    except BaseException:
+    except Exception:  # noqa: BLE001  (whatever it is, the one that forked is told)
         traceback.print_exc(file=words)
     finally:
         if code not in (0, STOPPED):
@@ -110,14 +110,14 @@ def each_event(home: Path, earlier: bool, can_swap: bool, how: str) -> None:
     old, new = results()
     if not can_swap:
         disk._swap = lambda *_: False  # type: ignore[assignment]  # as on a file system that cannot
-    number, seen = 0, Counter[str]()
+    template, number, seen = old.save(home / "template"), 0, Counter[str]()
     while True:
         number += 1
         folder = home / str(number)
         folder.mkdir()
         place = folder / "out"
         if earlier:
-            old.save(place)
+            shutil.copytree(template, place)
 
         def act() -> None:
             if how == "kill":

@@ -18,7 +18,6 @@ from fedsolve import disk, report
 from fedsolve.errors import DataError
 from fedsolve.result import CHECKPOINT, Result, replaceable
 from tests.conftest import ROOT
-from tests.runtime.conftest import command  # noqa: F401  (a fixture)
 from tests.runtime.test_cli import Command, samples, shell
 from tests.security.killing import check_whole, ended, forked, results
 
@@ -43,9 +42,17 @@ def pair() -> tuple[Result, Result]:
 # --- kills ---
 
 
-@pytest.mark.parametrize("how", ["kill", "interrupt"])
-@pytest.mark.parametrize("exchange", ["swap", "rename"])
-@pytest.mark.parametrize("before", ["earlier", "first"])
+@pytest.mark.parametrize(
+    ("before", "exchange", "how"),
+    [
+        ("earlier", "swap", "kill"),
+        ("earlier", "rename", "kill"),
+        ("earlier", "swap", "interrupt"),
+        pytest.param("earlier", "rename", "interrupt", marks=pytest.mark.long),
+        pytest.param("first", "swap", "kill", marks=pytest.mark.long),
+        pytest.param("first", "swap", "interrupt", marks=pytest.mark.long),
+    ],
+)
 def test_a_save_that_is_stopped_before_any_of_its_events(tmp_path: Path, before: str, exchange: str, how: str) -> None:
     """A kill between the two renames lost both versions from sight; what it left was counted, and stayed."""
     killing("events", tmp_path, before, exchange, how)
