@@ -109,7 +109,7 @@ def each_event(home: Path, earlier: bool, can_swap: bool, how: str) -> None:
     """Stop a save before each of its events. What was there or what was to be there must be in its place, whole."""
     old, new = results()
     if not can_swap:
-        disk._swap = lambda *_: False  # type: ignore[assignment]  # as on a file system that cannot
+        disk._swap = lambda *_: False  # as on a file system that cannot
     template, number, seen = old.save(home / "template"), 0, Counter[str]()
     while True:
         number += 1
