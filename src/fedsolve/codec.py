@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedsolve import disk
 from fedsolve.arrays import Array, Arrays, Layout, is_count, layout, sides
 from fedsolve.errors import DataError, brief, plain
 from fedsolve.texts import read_json
@@ -176,21 +175,8 @@ def _allotted(arrays: Arrays, places: Sequence[_Place]) -> Array | None:
 
 
 def write_file(path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a file that is there whole or not at all."""
-    write_bytes(path, encode(arrays, metadata))
-
-
-def write_bytes(path: Path, data: Bytes) -> None:
-    """Write to a temporary neighbour, then rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~umask())  # mkstemp makes files only their owner can read
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a file that is there whole or not at all, for its owner alone."""
+    disk.write_bytes(path, encode(arrays, metadata))
 
 
 def read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
@@ -200,10 +186,3 @@ def read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     return read(data, str(path))
-
-
-def umask() -> int:
-    """The permissions that new files are made without."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
-import os
 import platform
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from fedsolve import codec, metrics
+from fedsolve import codec, disk, metrics
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.method import Method
@@ -268,45 +266,24 @@ class Result:
     def save(self, directory: str | Path) -> Path:
         """Write `result.json`, `models/` and `state.safetensors`: all of it appears at once, or nothing.
 
-        An earlier result in the same place is replaced; any other content is left alone and refused.
+        An earlier result in the same place is replaced; any other content is left alone and refused. When this returns,
+        the result is on the disk, and its owner alone can read it.
         """
-        target = Path(directory).resolve()  # through links, so that what is replaced is the folder
-        if target.exists() and not replaceable(target):
+        place = Path(directory)
+        disk.recover(place)
+        if place.exists() and not replaceable(place):
             raise DataError(
                 f"{directory} exists and is not a result of fedsolve; name another place, or remove it first"
             )
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        except OSError as error:
-            raise DataError(f"cannot write to {directory}: {error.strerror or error}") from error
-        try:
-            (temporary / "models").mkdir()
-            for name, model in self.models.items():
-                model.save(temporary / "models" / f"{name}.safetensors")
-            if self.shared is not None:
-                self.shared.save(temporary / "models" / "global.safetensors")
-            codec.write_file(temporary / "state.safetensors", self.state)
-            text = json.dumps(self.json(), indent=1, allow_nan=False)
-            codec.write_bytes(temporary / "result.json", text.encode() + b"\n")
-            temporary.chmod(0o777 & ~codec.umask())
-            if target.exists():
-                retired = temporary.with_name(temporary.name + ".old")
-                os.rename(target, retired)
-                try:
-                    os.rename(temporary, target)
-                except BaseException:
-                    os.rename(retired, target)
-                    raise
-                shutil.rmtree(retired)
-            else:
-                os.rename(temporary, target)
-        except BaseException as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise DataError(f"cannot write to {directory}: {error.strerror or error}") from error
-            raise
-        return Path(directory)
+        text = json.dumps(self.json(), indent=1, allow_nan=False)
+        with disk.replacing(place) as folder:
+            (folder / "models").mkdir(0o700)
+            shared = {} if self.shared is None else {"global": self.shared}
+            for name, model in itertools.chain(self.models.items(), shared.items()):
+                disk.create(folder / "models" / f"{name}.safetensors", codec.encode(model.arrays, model.metadata()))
+            disk.create(folder / "state.safetensors", codec.encode(self.state))
+            disk.create(folder / "result.json", text.encode() + b"\n")
+        return place
 
     @classmethod
     def load(cls, directory: str | Path, kind: type[Method] | None = None) -> Result:
@@ -315,6 +292,7 @@ class Result:
         `kind` is the class of its method, where that is not of the catalogue.
         """
         folder = Path(directory)
+        disk.recover(folder)
         try:
             content = read_result(folder / "result.json")
             clients = {name: ClientResult.read(entry) for name, entry in content["clients"].items()}
@@ -368,11 +346,11 @@ def replaceable(target: Path) -> bool:
     """Whether a place may be written over: an empty folder, an earlier result or a checkpoint."""
     if not target.is_dir():
         return False
-    names = {path.name for path in target.iterdir()}
+    names = disk.contents(target)
     if names <= {CHECKPOINT}:
         return True
     models = target / "models"
-    strange = [path for path in models.iterdir() if path.suffix != ".safetensors"] if models.is_dir() else []
+    strange = models.is_dir() and any(Path(name).suffix != ".safetensors" for name in disk.contents(models))
     if strange or not names <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
         return False
     try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -140,50 +138,6 @@ def test_arrays_of_which_only_the_first_lies_in_a_message_are_copied() -> None:
 
 
 # --- files
-
-
-@pytest.mark.parametrize(("mask", "rights"), [(0o000, 0o666), (0o002, 0o664), (0o027, 0o640), (0o077, 0o600)])
-def test_files_have_the_rights_of_any_new_file_and_the_mask_stays(mask: int, rights: int, tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    before = os.umask(mask)
-    try:
-        codec.write_file(path, {"w": np.ones(2)})
-        assert stat.S_IMODE(path.stat().st_mode) == rights
-        assert codec.umask() == mask
-        assert codec.umask() == mask
-    finally:
-        os.umask(before)
-
-
-def test_the_temporary_neighbour_is_hidden_and_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rename is whole only within one folder; and what is under way must not look like a result."""
-    moves: list[tuple[Path, Path]] = []
-    replace = os.replace
-
-    def spy(source: str, target: Path) -> None:
-        moves.append((Path(source), target))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", spy)
-    path = tmp_path / "a.safetensors"
-    codec.write_bytes(path, b"abc")
-    [(source, target)] = moves
-    assert target == path
-    assert source.parent == path.parent
-    assert source.name.startswith(".a.safetensors.")
-    assert path.read_bytes() == b"abc"
-
-
-def test_a_failure_is_told_as_it_is_though_the_neighbour_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(source: str, target: Path) -> None:
-        Path(source).unlink()
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        codec.write_bytes(tmp_path / "a", b"abc")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve import arrays, codec
+from fedsolve import arrays, codec, disk
 from fedsolve.data.federation import Federation
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
@@ -527,7 +527,7 @@ def test_writing_that_fails_midway_leaves_what_was_there(
     if earlier:
         fs.run(fs.Local(), federation()).save(tmp_path / "out")
     before = {path: (tmp_path / path).is_file() and (tmp_path / path).read_bytes() for path in listing(tmp_path)}
-    monkeypatch.setattr(codec, "write_bytes", nth(codec.write_bytes, number))
+    monkeypatch.setattr(disk, "create", nth(disk.create, number))
     with pytest.raises((DataError, OSError), match="No space left on device"):
         result.save(tmp_path / "out")
     after = {path: (tmp_path / path).is_file() and (tmp_path / path).read_bytes() for path in listing(tmp_path)}
@@ -537,7 +537,7 @@ def test_writing_that_fails_midway_leaves_what_was_there(
 def test_writing_that_fails_midway_is_a_sentence_that_names_the_place(
     tmp_path: Path, result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "write_bytes", nth(codec.write_bytes, 3))
+    monkeypatch.setattr(disk, "create", nth(disk.create, 3))
     with pytest.raises(DataError, match=r"cannot write to .*out.*No space left on device"):
         result.save(tmp_path / "out")
 
@@ -546,7 +546,9 @@ def test_writing_that_fails_midway_is_a_sentence_that_names_the_place(
 def test_a_rename_that_fails_leaves_the_earlier_result_in_its_place(
     tmp_path: Path, result: Result, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """Where the file system cannot exchange two folders, it takes two renames."""
     fs.run(fs.Local(), federation()).save(tmp_path / "out")
+    monkeypatch.setattr(disk, "_swap", lambda *_: False)
     monkeypatch.setattr(os, "rename", nth(os.rename, number))
     with pytest.raises((DataError, OSError)):
         result.save(tmp_path / "out")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import codec, methods, parameters, reproduce
+from fedsolve import codec, disk, methods, parameters, reproduce
 from fedsolve.laws import OneModel
 from fedsolve.study import compare, experiment
 
@@ -388,7 +388,7 @@ def test_a_full_disk_is_a_sentence(command: Command, tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(codec, "write_bytes", full)
+    monkeypatch.setattr(disk, "create", full)
     done = command(*FAST, "--clients", "3", "--out", "out")
     assert done.code == 2
     assert done.err.startswith("fedsolve: cannot write to out")

@@ -55,12 +55,15 @@ def setting_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: declared[name].kind.read(value) for name, value in values.items() if value is not None}
 
 
-def check_place(out: Path | None) -> None:
-    """Refuse a place for results that holds something else."""
+def check_place(out: Path) -> None:
+    """Refuse a place for results that holds something else, or that cannot be written to."""
+    from fedsolve import disk
     from fedsolve.result import replaceable
 
-    if out is not None and out.exists() and not replaceable(out):
+    disk.recover(out)
+    if out.exists() and not replaceable(out):
         raise DataError(f"{out} exists and is not a result of fedsolve; name another place with --out")
+    disk.check_writable(out)
 
 
 def check_named_here(stored: object, method: str | None, source: str) -> None:

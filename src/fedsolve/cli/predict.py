@@ -47,8 +47,10 @@ def predict_command(
 ) -> None:
     """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
     from fedsolve.study.experiment import class_of
-    from fedsolve.study.predict import predict_file, write_predictions
+    from fedsolve.study.predict import check_destination, predict_file, write_predictions
 
+    if out is not None:
+        check_destination(out)
     kind = class_of(method) if method else None
     with waiting(quiet=False) as (progress, _):
         predictions = predict_file(

@@ -35,6 +35,7 @@ def reproduce_command(
 
     Data are looked for in the folder that FEDSOLVE_DATA names. What is missing is said first, and all else is run.
     """
+    from fedsolve import disk
     from fedsolve import reproduce as recipes
 
     if recipe is None:
@@ -43,7 +44,7 @@ def reproduce_command(
         return
     tables = recipes.chosen(recipe, scale)
     place = out or Path("runs") / f"{recipe}-{scale}"
-    place.mkdir(parents=True, exist_ok=True)
+    disk.check_writable(place / "runs")
     _say_what_is_lacking(tables)
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int, left: float) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedsolve.runtime.checkpoint import Checkpoint
 
 
+PLACES = Path("runs")  # where results go unless told otherwise
+
+
 @takes_settings()
 def run_command(
     checkpoint: Annotated[
@@ -55,10 +58,11 @@ def run_command(
 
     With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
     """
+    from fedsolve import disk
     from fedsolve.study.experiment import execute
 
     values = _merged(read_config(config) if config else {}, setting_values(options), str(config))
-    check_place(out)
+    check_place(out) if out else disk.check_writable(PLACES / "run")
     kept = _checkpoint(out, checkpoint, resume)
     settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
     try:
@@ -122,7 +126,7 @@ def _free_place(result: Result) -> Path:
     from fedsolve.study.experiment import plain_name
 
     settings = result.settings
-    first = Path("runs") / f"{_stem(settings['data'])}-{plain_name(settings['method'])}-{settings['seed']}"
+    first = PLACES / f"{_stem(settings['data'])}-{plain_name(settings['method'])}-{settings['seed']}"
     places = itertools.chain([first], (first.with_name(f"{first.name}-{number}") for number in itertools.count(2)))
     for place in places:
         try:

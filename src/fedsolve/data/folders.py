@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.codec import write_bytes
+from fedsolve import disk
 from fedsolve.errors import DataError
 from fedsolve.features import cache
 from fedsolve.features.images import Picture
@@ -201,8 +201,8 @@ def _looked_at(root: Path, files: Sequence[Path], progress: Progress | None) -> 
             if progress and (done % 100 == 0 or done == len(files)):
                 progress("looking at pictures", done, len(files))
     if notes is not None:
-        notes.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(notes, json.dumps(outcomes).encode())
+        disk.private_folder(notes.parent)
+        disk.write_bytes(notes, json.dumps(outcomes).encode())
     return outcomes
 
 

@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
 
+from fedsolve import disk
 from fedsolve.data import catalog
 from fedsolve.data.table import Table
 from fedsolve.deploy import certificates
@@ -170,10 +170,5 @@ def _check_features(spec: str, table: Callable[[], Table]) -> str:
 
 
 def _check_state(folder: Path) -> str:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror or error}") from error
+    disk.check_writable(disk.private_folder(folder) / "models")
     return f"{folder} can be written to; the site's model will be in {folder / 'models'}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
+from fedsolve import disk
 from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.runtime.offline import SWITCHES
@@ -92,7 +93,7 @@ def template(name: str, **values: str) -> str:
 
 def write(path: Path, text: str, *, secret: bool = False, script: bool = False) -> None:
     """Write a file, and the folders above it. A secret is never readable by others, not even for a moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.private_folder(path.parent)
     mode = 0o600 if secret else 0o755 if script else 0o644
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
         file.write(text)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve import codec
+from fedsolve import codec, disk
 from fedsolve.arrays import Array
 from fedsolve.errors import DataError
 from fedsolve.features.backbone import Backbone
@@ -52,7 +52,7 @@ def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = No
         if rows is None:
             rows = features(part, meter.at(start))
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                disk.private_folder(path.parent)
                 codec.write_file(path, {"features": rows}, {"identity": features.identity})
         block[:] = rows
     return result

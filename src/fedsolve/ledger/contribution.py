@@ -7,7 +7,7 @@ import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve import codec
+from fedsolve import codec, disk
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data.federation import check_name
@@ -54,7 +54,7 @@ class Contribution:
 
     def save(self, path: Path, terms: Terms) -> None:
         """Write a file that `load_contribution` and `Ledger.offer_files` read."""
-        codec.write_bytes(path, self.write(terms))
+        disk.write_bytes(path, self.write(terms))
 
     @classmethod
     def read(cls, data: Bytes, terms: Terms, source: str) -> Contribution:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsolve import arrays as named
-from fedsolve import codec
+from fedsolve import codec, disk
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.ledger.terms import Terms
@@ -80,7 +80,7 @@ class Solved:
         """Write the global model, the state and the message for clients, each file whole or not at all."""
         if directory.exists() and not directory.is_dir():
             raise DataError(f"{directory} is a file; name a folder")
-        (directory / "models").mkdir(parents=True, exist_ok=True)
+        disk.private_folder(directory / "models")
         if self.shared is not None:
             self.shared.save(directory / "models" / "global.safetensors")
         metadata = self.terms.metadata() | self.terms.labels() | {"made": "message"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsolve import codec
+from fedsolve import disk
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.report.gather import Group, RunFile, Section, entries, gains, groups, per_client, sections
 from fedsolve.report.page import render
@@ -54,11 +54,12 @@ figures.html
         raise ParameterError(
             f"a report is an HTML page, so its file must end in .html; got {str(out)!r}: name {out.parent / other}"
         )
+    disk.check_file(out)
     check()
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
         text = render(entries(folders))
     out.parent.mkdir(parents=True, exist_ok=True)
-    codec.write_bytes(out, text.encode())
+    disk.write_bytes(out, text.encode(), public=True)  # made to be handed on
     return out

@@ -126,11 +126,17 @@ def entries(folders: Iterable[Path]) -> list[RunFile]:
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"there is no folder {folder}")
-        marks = sorted(path for name in ("result.json", FAILURE) for path in folder.rglob(name))
+        below = [path for name in ("result.json", FAILURE) for path in folder.rglob(name)]
+        marks = sorted(path for path in below if _in_sight(folder, path))
         if not marks:
             raise DataError(f"{folder} holds no results: neither a result.json nor a folder with one")
         places |= dict.fromkeys(path.parent for path in marks)
     return [_entry(place) for place in places]
+
+
+def _in_sight(folder: Path, path: Path) -> bool:
+    """Whether nothing between a folder and a path below it is hidden: results under way are, and killed ones."""
+    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _entry(place: Path) -> RunFile:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedsolve.codec import write_bytes
+from fedsolve import disk
 from fedsolve.data import catalog
 from fedsolve.errors import FedsolveError
 from fedsolve.features import maps
@@ -60,7 +60,9 @@ def reproduce(
     >>> 80 < table.ours["AFL", "iid"] < 100
     True
     """
-    out.mkdir(parents=True, exist_ok=True)
+    for place in (out / "table.md", (runs or out / "runs") / "run"):
+        disk.check_writable(place)
+    disk.private_folder(out)
     every = distinct(recipe)
     replies: dict[str, Reply] = {folder_name(run): reason for run in every if (reason := _reason_against(run))}
     impossible = frozenset(replies)
@@ -75,8 +77,8 @@ def reproduce(
 
     compare(possible, runs or out / "runs", keep, progress, folder_name, one_data_set=False)
     table = _filled(recipe, replies, impossible)
-    write_bytes(out / "table.md", table.markdown().encode())
-    write_bytes(out / "table.json", json.dumps(table.json(), indent=1).encode() + b"\n")
+    disk.write_bytes(out / "table.md", table.markdown().encode())
+    disk.write_bytes(out / "table.json", json.dumps(table.json(), indent=1).encode() + b"\n")
     return table
 
 

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fedsolve import codec
+from fedsolve import codec, disk
 from fedsolve.arrays import take, under
 from fedsolve.errors import DataError
 from fedsolve.parameters import whole
@@ -63,7 +63,7 @@ class Checkpoint:
             "seconds": json.dumps(dict(snapshot.seconds)),
             "clients": json.dumps(sorted(memory)),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        disk.private_folder(self.path.parent)
         codec.write_file(self.path, arrays, head)
 
     def asked_for(self) -> tuple[dict[str, Any], int]:

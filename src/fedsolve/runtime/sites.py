@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedsolve import codec, methods
+from fedsolve import codec, disk, methods
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
@@ -258,7 +258,7 @@ def respond(site: Host, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
     memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)
     memory, answer = handle(method, task, client, memory, request)
     if memory.model is not None:
-        folder = _folder(site.state / "models")
+        folder = disk.private_folder(site.state / "models")
         Model(method, task, memory.model, site.name).save(folder / f"{site.name}.safetensors")
     codec.write_file(_memory(site, run), memory.arrays(with_model=False))
     return answer
@@ -277,12 +277,4 @@ def _recall(site: Host, run: str) -> Memory | None:
 
 
 def _memory(site: Host, run: str) -> Path:
-    return _folder(site.state / "runs" / run) / f"{site.name}.safetensors"
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {path}: {error.strerror or error}") from error
-    return path
+    return disk.private_folder(site.state / "runs" / run) / f"{site.name}.safetensors"

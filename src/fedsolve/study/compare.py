@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedsolve import methods, parameters
-from fedsolve.codec import write_bytes
+from fedsolve import disk, methods, parameters
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
 from fedsolve.progress import Progress
 from fedsolve.result import Result
@@ -136,7 +135,8 @@ def compare(
     """
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; name a folder")
-    out.mkdir(parents=True, exist_ok=True)
+    disk.check_writable(out / "run")
+    disk.private_folder(out)
     ready: tuple[object, Prepared] | None = None
     names = _named(runs, place_of)
     for number, (settings, (title, folder)) in enumerate(zip(runs, names, strict=True)):
@@ -184,7 +184,7 @@ def _run(
         if progress:
             progress(f"{settings.method}, seed {settings.seed}: {what}", done, total)
 
-    if (place / FAILURE).is_file() and {path.name for path in place.iterdir()} == {FAILURE}:
+    if (place / FAILURE).is_file() and disk.contents(place) == {FAILURE}:
         shutil.rmtree(place)  # it is tried again
     try:
         baseline = None
@@ -201,7 +201,7 @@ def _run(
 
 
 def _failed(settings: Settings, place: Path, reason: str) -> str:
-    place.mkdir(parents=True, exist_ok=True)
+    disk.private_folder(place)
     content = {"method": settings.method, "seed": settings.seed, "reason": reason}
-    write_bytes(place / FAILURE, json.dumps(content, indent=1).encode() + b"\n")
+    disk.write_bytes(place / FAILURE, json.dumps(content, indent=1).encode() + b"\n")
     return reason

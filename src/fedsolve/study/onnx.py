@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve import disk
 from fedsolve.arrays import Array
-from fedsolve.codec import write_bytes
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.backbone import Backbone
@@ -38,6 +38,7 @@ def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
         import onnx
     except ImportError as error:
         raise DataError("writing ONNX needs onnx: pip install 'fedsolve[export]'") from error
+    disk.check_file(Path(out))
     trained = model if isinstance(model, Model) else load_model(model)
     weights, intercept = linear_map(trained)
     graph, task = _Graph(onnx), trained.task
@@ -56,7 +57,7 @@ def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
         entry = file.metadata_props.add()
         entry.key, entry.value = name, value
     onnx.checker.check_model(file)
-    write_bytes(Path(out), file.SerializeToString())
+    disk.write_bytes(Path(out), file.SerializeToString(), public=True)  # made to be handed on
     return Path(out)
 
 

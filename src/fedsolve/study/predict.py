@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsolve import disk
 from fedsolve.arrays import Array, take
-from fedsolve.codec import write_bytes
 from fedsolve.data import folders
 from fedsolve.data.align import align
 from fedsolve.data.files import NAMES, OTHER, read_columns
@@ -105,24 +105,32 @@ def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progr
     return replace(predictions, accuracy=accuracy, files=files)
 
 
+def check_destination(path: Path) -> None:
+    """Refuse a file that predictions cannot be written to, before they are made.
+
+    >>> check_destination(Path("labels.txt"))
+    Traceback (most recent call last):
+    fedsolve.errors.DataError: predictions are written to a file that ends in .csv or .npz; got labels.txt
+    """
+    if path.suffix.lower() not in (".csv", ".npz"):
+        raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
+    if not path.parent.is_dir():
+        raise DataError(f"there is no folder {path.parent} to write {path.name} to")
+    disk.check_file(path)
+
+
 def write_predictions(predictions: Predictions, path: Path) -> None:
     """Write a .csv or an .npz (`label`, `scores`, `probabilities`): whole, or not at all.
 
     A .csv has first the columns of the data that are not features, then the label, and one score and one probability
     per class.
     """
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".npz"):
-        raise DataError(f"predictions are written to a file that ends in .csv or .npz; got {path}")
-    if not path.parent.is_dir():
-        raise DataError(f"there is no folder {path.parent} to write {path.name} to")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file")
-    if suffix == ".npz":
+    check_destination(path)
+    if path.suffix.lower() == ".npz":
         binary = io.BytesIO()
         scores, probabilities = predictions.scores, predictions.probabilities
         np.savez(binary, label=predictions.labels, scores=scores, probabilities=probabilities)
-        write_bytes(path, binary.getvalue())
+        disk.write_bytes(path, binary.getvalue())
         return
     columns: dict[str, Sequence[object]] = {"file": predictions.files} if predictions.files else {}
     columns["label"] = predictions.names
@@ -136,4 +144,4 @@ def write_predictions(predictions: Predictions, path: Path) -> None:
     writer = csv.writer(text)
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-    write_bytes(path, text.getvalue().encode())
+    disk.write_bytes(path, text.getvalue().encode())

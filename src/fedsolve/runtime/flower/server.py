@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsolve import codec, parameters
+from fedsolve import disk, parameters
 from fedsolve.arrays import Arrays
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError
@@ -110,7 +110,7 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
         rules = Rules(**{**settings, "sites": tuple(settings["sites"])})
         started = time.perf_counter()
         out = Path(str(config["out"]))
-        out.parent.mkdir(parents=True, exist_ok=True)
+        disk.private_folder(out.parent)
         keeping = keeps(config, job)
         outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent, keeping=keeping)
         result_of(outcome, task, method, job, rules, time.perf_counter() - started).save(out)
@@ -120,7 +120,7 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
         end = {"error": str(error)}
     except (OSError, ArithmeticError) as error:
         end = {"error": f"{type(error).__name__}: {error}"}
-    codec.write_bytes(status, json.dumps(end).encode())
+    disk.write_bytes(status, json.dumps(end).encode())
 
 
 def _reporter() -> Progress:
