@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,8 +146,8 @@ def _task(metadata: dict[str, str], features: str) -> Task:
     if metadata["fedsolve"] == FORMAT:
         return Task.from_text(metadata["task"]).located(features)
     # Format 1, of version 0.1.0: the parts of the task stand one by one, and nothing says how many features there are.
-    inputs = tuple(json.loads(metadata["inputs"]))
-    told = Elsewhere(metadata["features"], metadata["space"].rpartition(" of ")[0], ())
+    inputs = tuple(parameters.whole("a side of its inputs", side, -1) for side in json.loads(metadata["inputs"]))
+    told = Elsewhere(metadata["features"], re.sub(r" of \([^()]*\)$", "", metadata["space"]), ())
     feature_map = maps.from_words(told, inputs, features)
     if feature_map is told:
         raise told.refusal()

@@ -242,8 +242,8 @@ def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -
     """The map that a file or a message tells of, as it can be had here; `inputs` is the shape of what it is applied to.
 
     With a `local` specification it is that one, and its weights must be those of the identity before it is opened.
-    Without, a map that words decide alone is made from its identity, which opens nothing. A network stays elsewhere,
-    wherever its specification says that it lies; so does EfficientNet-Lite0, for which a package would be imported.
+    Without, a map that words decide alone is made from them, which opens nothing. A network stays elsewhere, wherever
+    its specification says that it lies; so does EfficientNet-Lite0, for which a package would be imported.
 
     >>> from fedsolve.features.elsewhere import Elsewhere
     >>> from_words(Elsewhere("random:8", "random:8,relu,0", (8,)), (3,))
@@ -254,10 +254,11 @@ def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -
     if local:
         _check_seal(local, features.identity)
         return parse(local)
-    parts = _parts(features.identity)
-    if any(map(_is_network, parts)):
+    if opens(features.identity):
         return features
-    built = _chained([_plain(part) for part in parts])
+    built = _chained([_plain(part) for part in _parts(str(features))])
+    if built.identity != features.identity:
+        raise _other(built.identity, features.identity)
     _check_size(built, inputs)
     return built
 
@@ -279,8 +280,11 @@ def _check_seal(local: str, identity: str) -> None:
     here = [backbone.seal(part) if _is_network(part) else _plain(part).identity for part in _parts(local)]
     there = ["; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in _parts(identity)]
     if here != there:
-        words = difference("+".join(here), "+".join(there))
-        raise DataError(f"the features here are not the federation's: {words}")
+        raise _other("+".join(here), "+".join(there))
+
+
+def _other(here: str, there: str) -> DataError:
+    return DataError(f"the features here are not the federation's: {difference(here, there)}")
 
 
 def _check_size(features: FeatureMap, inputs: tuple[int, ...]) -> None:
