@@ -59,8 +59,8 @@ def check_given(stored: Mapping[str, Any], chosen: Mapping[str, Any], source: st
             f"{source} names the method {method!r}, which is not of the catalogue; if you trust it, give it here as "
             f"well: --method {method}"
         )
-    stale = chosen.get("method", method) != method  # the parameters belonged to the file's method, and are dropped
-    texts = named({name: value for name, value in stored.items() if not (stale and name == "set")})
+    stale = chosen.get("method", method) != method  # the file's method and its parameters are then not used
+    texts = named({name: value for name, value in stored.items() if not (stale and name in ("method", "set"))})
     given = {(name,) for name in chosen} | {("set", name) for name in chosen.get("set", {})}
     missing = {key: text for key, text in texts.items() if key not in given and (key[0] == "set" or not modules)}
     if missing:
