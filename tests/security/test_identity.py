@@ -149,7 +149,7 @@ def write_polyglot(path: Path, texts: dict[str, str], archive: bytes) -> None:
         return file.getvalue()[start:]
 
     size = len(behind(0))
-    arrays = {"weight": np.ones((3, 2)), "zip": np.zeros(size, dtype=np.uint8)}
+    arrays: dict[str, Any] = {"weight": np.ones((3, 2)), "zip": np.zeros(size, dtype=np.uint8)}
     arrays["zip"] = np.frombuffer(behind(len(codec.encode(arrays, texts)) - size), dtype=np.uint8)
     codec.write_file(path, arrays, texts)
 

@@ -124,7 +124,7 @@ def main() -> None:
         elif event.startswith(FORBIDDEN):
             tried.append(event)
 
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     sys.addaudithook(hook)
     for act, arguments in json.loads(sys.stdin.read()):
         for each in (opened, tried, finder.names):
