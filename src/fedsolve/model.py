@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,13 @@ from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
 from fedsolve.features.cache import extract
+from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import ANY_SIZE, Pictures
 from fedsolve.method import Method
 from fedsolve.progress import Progress
 
 FORMAT = "2"
+WIDEST = 2**22  # numbers of a sample that a model is tried with, or as many as its own arrays hold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,10 +90,12 @@ class Model:
         }
 
 
-def load_model(path: str | Path, kind: type[Method] | None = None, *, features: str = "") -> Model:
-    """The model in a file, checked. `kind` is the class of its method, where that is not of the catalogue.
+def load_model(path: str | Path, kind: type[Method] | None = None, *, features: str = "", model: str = "") -> Model:
+    """The model in a file, checked. Nothing else is opened, and nothing imported, because the file says so.
 
-    `features` says where its backbone is here, if that is not where it was: "onnx:FILE". It must be the same one.
+    What it needs beside the file is told here: `kind`, the class of its method, where that is not of the catalogue;
+    `features`, the network behind its features, as in "onnx:FILE", which must have the same weights; `model`, a network
+    of the user's own, as in "mynet:net". Without `features` such a model can be looked at, but not predicted with.
 
     >>> import tempfile
     >>> import fedsolve as fs
@@ -108,14 +114,12 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
         settings = json.loads(metadata["settings"])
         if metadata["fedsolve"] == "1":
             arrays, settings = _of_format_1(arrays, metadata["method"], settings)
-        if kind is None and metadata["method"] not in methods.CATALOGUE:
-            way_out = "if it is your own, give its class: load_model(path, Class) or --method package.module:Class"
-            raise DataError(f"unknown method {metadata['method']!r}; {way_out}")
-        method = kind(**settings) if kind else methods.create(metadata["method"], settings)
-        if method.name != metadata["method"]:
-            raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
+        method = methods.restored(metadata["method"], settings, kind, model=model)
+        if model and model not in parameters.imported(method).values():
+            raise DataError(f"its {method.name} takes no network of a user's own; got {model!r}")
         owner = metadata["owner"]
         check(arrays, "its arrays")
+        _check_width(task, arrays)
         # The arrays fit together if they give one score per class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)), task)
         if blank.shape != (1, task.classes):
@@ -138,17 +142,29 @@ def _of_format_1(
 
 
 def _task(metadata: dict[str, str], features: str) -> Task:
-    """The task of a model with the feature map that is here, which must be the model's."""
+    """The task of a model with its feature map as it can be had here."""
     if metadata["fedsolve"] == FORMAT:
-        task = Task.from_text(metadata["task"])
-        return task.with_map(maps.parse(features or str(task.features)))
-    task = Task(  # format 1, of version 0.1.0: the parts of the task stand one by one
+        return Task.from_text(metadata["task"]).located(features)
+    # Format 1, of version 0.1.0: the parts of the task stand one by one, and nothing says how many features there are.
+    inputs = tuple(parameters.whole("a side of its inputs", side, -1) for side in json.loads(metadata["inputs"]))
+    told = Elsewhere(metadata["features"], re.sub(r" of \([^()]*\)$", "", metadata["space"]), ())
+    feature_map = maps.from_words(told, inputs, features)
+    if feature_map is told:
+        raise told.refusal()
+    task = Task(
         target=Classes(int(metadata["classes"]), tuple(json.loads(metadata["class_names"]))),
-        inputs=tuple(json.loads(metadata["inputs"])),
-        features=maps.parse(features or metadata["features"]),
+        inputs=inputs,
+        features=feature_map,
         feature_names=tuple(json.loads(metadata["feature_names"])),
     )
     if task.described != metadata["space"]:
         difference = maps.difference(task.described, metadata["space"])
         raise DataError(f"the features here are not the federation's: {difference}")
     return task
+
+
+def _check_width(task: Task, arrays: Arrays) -> None:
+    """Refuse to try a model on a sample that is larger than any, which its text alone may ask for."""
+    width, most = math.prod(task.shape), max(WIDEST, sum(array.size for array in arrays.values()))
+    if not 0 <= width <= most:
+        raise DataError(f"it says that a sample has {width} numbers; with its arrays there are at most {most}")

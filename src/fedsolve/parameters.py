@@ -31,6 +31,7 @@ class Domain:
     auto: bool = False
     choices: tuple[str, ...] = ()
     reader: Callable[[str], object] | None = None  # of a text: raises what is wrong with it
+    imports: Callable[[str], bool] | None = None  # of a text: whether it names a module to be imported
 
     def describe(self) -> str:
         """The domain in words, as it stands in help texts and errors."""
@@ -115,9 +116,17 @@ def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
     return field(default=default, metadata={_KEY: Domain(doc, "choice", choices=choices)})
 
 
-def text(default: str, doc: str, reader: Callable[[str], object] | None = None) -> Any:
-    """A dataclass field that is a text; `reader` raises a ParameterError with what is wrong with it, where it can."""
-    return field(default=default, metadata={_KEY: Domain(doc, "text", reader=reader)})
+def text(
+    default: str,
+    doc: str,
+    reader: Callable[[str], object] | None = None,
+    imports: Callable[[str], bool] | None = None,
+) -> Any:
+    """A dataclass field that is a text; `reader` raises a ParameterError with what is wrong with it, where it can.
+
+    `imports` says whether a text names a module of the user's own: such a text is never believed from a file.
+    """
+    return field(default=default, metadata={_KEY: Domain(doc, "text", reader=reader, imports=imports)})
 
 
 def declared(owner: object) -> Iterator[tuple[str, object, Domain]]:
@@ -179,6 +188,13 @@ def check(owner: object) -> None:
 def values(owner: object) -> dict[str, Any]:
     """The parameters of an instance by name: enough to build it again."""
     return {name: getattr(owner, name) for name, _, _ in declared(owner)}
+
+
+def imported(owner: object) -> dict[str, str]:
+    """The parameters of an instance that name a module to be imported, by name."""
+    domains = {name: domain for name, _, domain in declared(owner)}
+    texts = {name: value for name, value in values(owner).items() if isinstance(value, str)}
+    return {name: text for name, text in texts.items() if (asks := domains[name].imports) and asks(text)}
 
 
 def assign(cls: type, texts: Mapping[str, object]) -> dict[str, object]:

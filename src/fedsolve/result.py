@@ -7,8 +7,9 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -286,12 +287,11 @@ class Result:
         return place
 
     @classmethod
-    def load(cls, directory: str | Path, kind: type[Method] | None = None) -> Result:
-        """A result from disk. Its models are read when they are asked for.
-
-        `kind` is the class of its method, where that is not of the catalogue.
-        """
-        folder = Path(directory)
+    def load(
+        cls, directory: str | Path, kind: type[Method] | None = None, *, features: str = "", model: str = ""
+    ) -> Result:
+        """A result from disk. Its models are read when they are asked for, with what `load_model` is told here."""
+        folder, read = Path(directory), partial(load_model, kind=kind, features=features, model=model)
         disk.recover(folder)
         try:
             content = read_result(folder / "result.json")
@@ -307,8 +307,8 @@ class Result:
                 history=history,
                 seconds=Seconds(**content["seconds"]),
                 data=content["data"],
-                models=_SavedModels(folder / "models", tuple(clients), kind),
-                shared=load_model(shared, kind) if shared.exists() else None,
+                models=_SavedModels(folder / "models", tuple(clients), read),
+                shared=read(shared) if shared.exists() else None,
                 state=state,
                 server=content.get("server", {}),
                 task=content.get("task", {}),
@@ -327,13 +327,13 @@ class Result:
 class _SavedModels(Mapping[str, Model]):
     """Models on disk, by client."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...], kind: type[Method] | None) -> None:
-        self._folder, self._names, self._kind = folder, names, kind
+    def __init__(self, folder: Path, names: tuple[str, ...], read: Callable[[Path], Model]) -> None:
+        self._folder, self._names, self._read = folder, names, read
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._names:
             raise KeyError(name)
-        return load_model(self._folder / f"{name}.safetensors", self._kind)
+        return self._read(self._folder / f"{name}.safetensors")
 
     def __iter__(self) -> Any:
         return iter(self._names)

@@ -273,11 +273,12 @@ def test_the_command_line_from_pictures_to_predictions(tmp_path: Path) -> None:
     for number in range(2):
         paint(tmp_path / "new" / f"{number}.png", (30, 20), ((220, 20, 20), (20, 20, 220))[number])
     model = "out/models/global.safetensors"
-    found = shell(tmp_path, "predict", model, "--data", "new", "--out", "p.csv")
+    network = ("--features", f"onnx:m.onnx,{NORMAL}")
+    found = shell(tmp_path, "predict", model, "--data", "new", "--out", "p.csv", *network)
     assert "2 predictions in p.csv" in found.stdout
     with (tmp_path / "p.csv").open() as file:
         assert [row[:2] for row in csv.reader(file)] == [["file", "label"], ["0.png", "red"], ["1.png", "blue"]]
-    compared = shell(tmp_path, "predict", model, "--data", "set", "--skip-broken")
+    compared = shell(tmp_path, "predict", model, "--data", "set", "--skip-broken", *network)
     assert "red/0.png: red" in compared.stdout
     assert "accuracy 1.0000 on 23 samples" in compared.stderr
 

@@ -192,7 +192,7 @@ def test_a_model_whose_metadata_lie_is_refused(
         ("classes", "many", "damaged"),
         ("classes", None, "damaged"),
         ("inputs", "[6]", "the features here are not the federation's: (6,) here, (5,) there"),
-        ("inputs", "[[5]]", "([5],) here"),
+        ("inputs", "[[5]]", "a side of its inputs must be an integer"),
         ("inputs", "5", "damaged"),
         ("features", "magic", "unknown feature map 'magic'"),
         ("space", "abc", "abc there"),

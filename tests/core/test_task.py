@@ -106,7 +106,9 @@ def test_another_map_than_the_texts_is_refused_in_words() -> None:
 def test_a_map_that_is_elsewhere_computes_nothing() -> None:
     task = Task.from_text(Task(Classes(2), (3,), maps.parse("unit")).to_text())
     assert task.features == Elsewhere("unit", "unit", (3,))
-    with pytest.raises(DataError, match="the features 'unit' are computed at the sites, not here"):
+    with pytest.raises(
+        DataError, match="its features come from 'unit', which is not opened because a file or a message names it"
+    ):
         task.features(np.ones((1, 3)))
 
 

@@ -305,7 +305,7 @@ def test_own_models_are_found_in_the_folder_where_the_command_runs(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     models = sorted((tmp_path / "result" / "models").iterdir())
     assert load_file(models[0])["0.weight"].shape == (5, 4)
-    done = command(tmp_path, "predict", str(models[0]), "--data", "data.npz")
+    done = command(tmp_path, "predict", str(models[0]), "--data", "data.npz", "--model", "mynet:net")
     assert done.returncode == 0, done.stderr
     elsewhere = tmp_path / "result"
     done = command(elsewhere, *run, "--data", "../data.npz", "--set", "model=mynet:net")

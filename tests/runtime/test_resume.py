@@ -123,3 +123,43 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(command: Command
     assert done.code == 2
     assert done.err.count("\n") == 1
     assert CHECKPOINT in done.err
+
+
+OWN = """
+import torch
+
+
+def net(shape, classes):
+    return torch.nn.Linear(shape[-1], classes)
+"""
+
+
+def test_files_and_modules_are_given_again(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a checkpoint names is not opened on its word; the command that Ctrl-C prints gives all of it."""
+    (tmp_path / "my data.csv").write_text("a,b,label\n" + "".join(f"{n},{n % 3},{n % 2}\n" for n in range(24)))
+    (tmp_path / "resumednet.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    places = ("--data", "my data.csv", "--set", "model=resumednet:net")
+    whole = ("run", "--quiet", "--method", "fedavg", "--clients", "2", "--rounds", "3", *places)
+    assert isinstance(stop_behind(2, KeyboardInterrupt, *whole, "--out", "out", "--checkpoint", "1"), SystemExit)
+    goes_on = "fedsolve run --resume --out out --data 'my data.csv' --set model=resumednet:net"
+    assert capsys.readouterr().err == f"fedsolve: stopped; {goes_on} goes on\n"
+    refused = command("run", "--quiet", "--resume", "--out", "out")
+    assert refused.code == 2
+    assert "give it here as well: --data 'my data.csv' --set model=resumednet:net\n" in refused.err
+    assert command("run", "--quiet", "--resume", "--out", "out", *places[:2]).code == 2
+    assert command("run", "--quiet", "--resume", "--out", "out", *places).code == 0
+    assert command(*whole, "--out", "whole").code == 0
+    assert (tmp_path / "whole/state.safetensors").read_bytes() == (tmp_path / "out/state.safetensors").read_bytes()
+    again = ("run", "--quiet", "--config", "out/result.json", "--out", "again")
+    assert "give it here as well: --data 'my data.csv' --set model=resumednet:net\n" in command(*again).err
+    assert command(*again, *places).code == 0
+    (tmp_path / "c.toml").write_text('data = "my data.csv"\nclients = 2\nmethod = "afl"\n')
+    assert (
+        command("run", "--quiet", "--config", "c.toml", "--out", "toml").code == 0
+    )  # written by the user, like a command
+    (tmp_path / "c.toml").write_text('data = "my data.csv"\nmethod = "fedavg"\nset = {model = "resumednet:net"}\n')
+    assert "give it here as well: --set model=resumednet:net\n" in command("run", "--config", "c.toml").err
+    sys.modules.pop("resumednet", None)

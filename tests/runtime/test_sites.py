@@ -72,7 +72,7 @@ def test_the_text_that_all_are_told_does_not_depend_on_where_a_network_lies(tmp_
     here = write_onnx(tmp_path / "here.onnx")
     there = shutil.copy(here, tmp_path / "there.onnx")
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 9, 9, 3), np.uint8), y=np.arange(4) % 2)
-    job = Job("afl", features=f"onnx:{here},{NORMAL}")
+    job = Job("afl", features=f"onnx:{here},{NORMAL}").identified()
     site = FileSite("a", str(tmp_path / "d.npz"), tmp_path / "a", features=f"onnx:{there},{NORMAL}")
     task = sites.agree(described(site, job=job), job)
     assert str(task.features) == f"onnx:{here},{NORMAL}"

@@ -209,10 +209,11 @@ def models_survive_disk(method: Method) -> None:
     """A saved model predicts the same after loading."""
     x, _ = sample_data()
     result = run(method, sample_federation())
+    network = next(iter(parameters.imported(method).values()), "")
     with tempfile.TemporaryDirectory() as folder:
         result.save(Path(folder) / "out")
         for name, model in result.models.items():
-            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors", type(method))
+            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors", type(method), model=network)
             if loaded.scores(x).tobytes() != model.scores(x).tobytes():
                 raise CheckError(f"the model of {name!r} gives other scores after loading")
 

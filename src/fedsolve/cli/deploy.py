@@ -96,7 +96,8 @@ def deploy_run_command(
     instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
     job = Job(method, parameters.values(instance), features, seed, share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every)
-    _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger)), out)
+    network = next(iter(parameters.imported(instance).values()), "")
+    _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger), model=network), out)
 
 
 def _show_sites(result: Result, saved: Path) -> None:

@@ -15,6 +15,13 @@ def export_command(
         Path | None,
         typer.Option(metavar="FILE", help="Default: beside the model, ending in .onnx.", show_default=False),
     ] = None,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="For a model of pictures: its network on this machine, onnx:FILE with the options of training.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Write a linear model, with its feature map and its backbone where that is ONNX, for programs without fedsolve.
 
@@ -26,4 +33,4 @@ def export_command(
 
     if to != "onnx":
         raise unknown("format", to, ("onnx",))
-    typer.echo(f"written {to_onnx(model, out or model.with_suffix('.onnx'))}")
+    typer.echo(f"written {to_onnx(model, out or model.with_suffix('.onnx'), features=features)}")

@@ -33,7 +33,7 @@ _DATA = typer.Option(
 )
 _CLIENT = typer.Option(metavar="NAME", help="The name of the client.", show_default=False)
 _FEATURES = typer.Option(
-    help="Where the feature map's network is on this machine, as in onnx:FILE. Default: where the ledger says.",
+    help="For features of pictures: their network on this machine, as in onnx:FILE. It must have the same weights.",
     show_default=False,
 )
 

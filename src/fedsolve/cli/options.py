@@ -66,15 +66,6 @@ def check_place(out: Path) -> None:
     disk.check_writable(out)
 
 
-def check_named_here(stored: object, method: str | None, source: str) -> None:
-    """Refuse a method of somebody's own that only a file names: what is imported is said on the command line."""
-    if isinstance(stored, str) and ":" in stored and method is None:
-        raise ParameterError(
-            f"{source} names the method {stored!r}, which is not of the catalogue; if you trust it, give it here as "
-            f"well: --method {stored}"
-        )
-
-
 def integers(text: str, name: str) -> list[int]:
     """Whole numbers, from a list with commas."""
     try:

@@ -11,7 +11,7 @@ from fedsolve.cli.waiting import waiting
 
 
 def predict_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
+    path: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
     data: Annotated[
         Path,
         typer.Option(
@@ -31,7 +31,17 @@ def predict_command(
     features: Annotated[
         str,
         typer.Option(
-            help="Where the model's backbone is on this machine, as in onnx:FILE. Default: where it was in training.",
+            help="For a model of pictures: its network on this machine, as in onnx:FILE or efficientnet-lite0, with "
+            "the options of training. It must have the same weights.",
+            show_default=False,
+        ),
+    ] = "",
+    network: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="MODULE:FACTORY",
+            help="For a model of your own network: its factory, as package.module:factory.",
             show_default=False,
         ),
     ] = "",
@@ -45,7 +55,10 @@ def predict_command(
         ),
     ] = None,
 ) -> None:
-    """Predict with a saved model: the class of each sample, and the accuracy where the file has labels."""
+    """Predict with a saved model: the class of each sample, and the accuracy where the file has labels.
+
+    Nothing that the model's file names is opened or imported: what it needs beside itself is named here.
+    """
     from fedsolve.study.experiment import class_of
     from fedsolve.study.predict import check_destination, predict_file, write_predictions
 
@@ -54,7 +67,7 @@ def predict_command(
     kind = class_of(method) if method else None
     with waiting(quiet=False) as (progress, _):
         predictions = predict_file(
-            model, data, features=features, skip_broken=skip_broken, progress=progress, kind=kind
+            path, data, features=features, model=network, skip_broken=skip_broken, progress=progress, kind=kind
         )
     if out is not None:
         write_predictions(predictions, out)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsolve.cli.options import check_named_here, check_place, setting_values, takes_settings
+from fedsolve.cli.options import check_place, setting_values, takes_settings
 from fedsolve.cli.show import show
 from fedsolve.cli.waiting import waiting
 from fedsolve.errors import DataError, ParameterError
@@ -31,11 +31,20 @@ def run_command(
         typer.Option(metavar="N", help="Every N rounds, write all it takes to go on into --out.", show_default=False),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit. It knows its settings.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on from the checkpoint in --out, bit for bit. It knows its settings; files and modules that it "
+            "names (--data FILE, --features onnx:FILE, --set model=mynet:net, --method) are given again.",
+        ),
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Settings from a TOML file, or from the result.json of an earlier run."),
+        typer.Option(
+            metavar="FILE",
+            help="Settings from a TOML file, or from the result.json of an earlier run; files and modules that the "
+            "latter names are given again, as for --resume.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -61,7 +70,8 @@ def run_command(
     from fedsolve import disk
     from fedsolve.study.experiment import execute
 
-    values = _merged(read_config(config) if config else {}, setting_values(options), str(config))
+    written = config is not None and config.suffix != ".json"
+    values = _merged(read_config(config) if config else {}, setting_values(options), str(config), modules=written)
     check_place(out) if out else disk.check_writable(PLACES / "run")
     kept = _checkpoint(out, checkpoint, resume)
     settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
@@ -81,9 +91,12 @@ def run_command(
         show(result, saved)
 
 
-def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str) -> dict[str, Any]:
+def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str, *, modules: bool = False) -> dict[str, Any]:
     """The settings of a file, overridden by what was given on the command line or, for a checkpoint, beside it."""
-    check_named_here(stored.get("method"), chosen.get("method"), source)
+    if stored:
+        from fedsolve.study.resume import check_given
+
+        check_given(stored, chosen, source, modules=modules)
     usual = Settings.of(stored, source)  # refuses what a file may not say
     stale = "method" in chosen and chosen["method"] != usual.method  # these belonged to the file's method
     kept = {name: value for name, value in stored.items() if not (stale and name in ("set", "rounds"))}
@@ -116,8 +129,11 @@ def _resumed(checkpoint: Checkpoint, values: dict[str, Any]) -> Settings:
 
 
 def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
+    from fedsolve.study.resume import named, words
+
     method = ["--method", settings.method] if ":" in settings.method else []
-    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *method])
+    places = words(named(asdict(settings)))
+    return shlex.join(["fedsolve", "run", "--resume", "--out", str(checkpoint.folder), *method, *places])
 
 
 def _free_place(result: Result) -> Path:

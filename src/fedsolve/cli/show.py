@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +43,18 @@ def show(result: Result, saved: Path) -> None:
     console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
     example = next(iter(result.models), None)
     if example:
-        method = f" --method {settings['method']}" if ":" in settings["method"] else ""
-        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE{method}"
-        console.print(command, soft_wrap=True, markup=False)
+        command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE"
+        console.print(" ".join([command, *_told(settings)]), soft_wrap=True, markup=False)
+
+
+def _told(settings: Mapping[str, Any]) -> list[str]:
+    """The options that tell `predict` what a model needs beside its file."""
+    from fedsolve.study.resume import named
+
+    texts = named(settings)
+    options = {"--method": settings["method"]} if ":" in settings["method"] else {}
+    options |= {f"--{key[-1]}": text for key, text in texts.items() if key in (("features",), ("set", "model"))}
+    return [f"{option} {shlex.quote(text)}" for option, text in options.items()]
 
 
 def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:

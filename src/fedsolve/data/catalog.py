@@ -49,6 +49,15 @@ def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progr
     return table_of(read_columns(place), name)
 
 
+def is_name(text: str) -> bool:
+    """Whether a text is the name of a data set of the catalogue: no path, and nothing on a hub.
+
+    >>> is_name("digits"), is_name("synthetic:1,0.5"), is_name("digits:a.csv"), is_name("hf:cifar10")
+    (True, True, False, False)
+    """
+    return text in _NAMED.keys() - {"hf", "synthetic"} or re.fullmatch(r"synthetic:[0-9.,]*", text) is not None
+
+
 def absent(name: str) -> str:
     """What is missing for a data set of this name, or nothing; without reading it."""
     kind, home = name.partition(":")[0], archives.folder()

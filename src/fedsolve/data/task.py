@@ -15,7 +15,7 @@ from fedsolve.arrays import Float
 from fedsolve.data.samples import check_labels, check_range
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief, plain
 from fedsolve.features.elsewhere import Elsewhere
-from fedsolve.features.maps import FeatureMap, Identity, described, difference, in_words, space
+from fedsolve.features.maps import FeatureMap, Identity, described, difference, from_words, in_words, space
 from fedsolve.parameters import whole
 from fedsolve.texts import read_json
 
@@ -213,6 +213,16 @@ class Task:
                 raise
             raise DataError(f"the text of its task is damaged: {type(error).__name__}: {plain(str(error))}") from error
         return task if features is None else task.with_map(features)
+
+    def located(self, local: str = "") -> Task:
+        """The same task with its map as it can be had here; `local` is a specification that was given here.
+
+        Without one, a map that takes a network stays elsewhere: the task is known, features are not computed.
+
+        >>> Task.from_text(Task(Classes(2), (3,)).to_text()).located().features
+        Identity()
+        """
+        return self.with_map(from_words(self.features, self.inputs, local))
 
     def with_map(self, features: FeatureMap) -> Task:
         """The same task with the map that is here; refused in words where that is another map than the task's."""

@@ -163,7 +163,7 @@ def _check_data(table: Table) -> str:
 
 def _check_features(spec: str, table: Callable[[], Table]) -> str:
     if not spec:
-        return "as the server says"
+        return "as the server says, if they take no network; one for pictures is named by FEATURES in site.env"
     features = maps.parse(spec)
     shape = table().raw
     return f"{maps.described(features, shape)}, {int(features.shape(shape)[0])} numbers a sample"

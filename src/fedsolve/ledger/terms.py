@@ -19,9 +19,9 @@ from fedsolve.arrays import Arrays, Layout
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
-from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.maps import difference
+from fedsolve.laws import SendsNothing
 from fedsolve.method import Method, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.rng import check_seed, derive
@@ -53,23 +53,12 @@ class Terms:
         if bound is not None and not 0 < bound < math.inf:
             raise ParameterError(f"bound must be a positive number; got {bound!r}")
         seed = check_seed(seed)
-        if method.rounds != 1:
-            raise ParameterError(
-                f"a ledger keeps one contribution per client, and {method.name} takes {method.rounds} rounds; use a "
-                "closed-form method such as afl, fedhip, apfl or fedprior"
-            )
+        _check_method(method)
         start = method.init_server(Server(task, 0, derive(seed, "server")))
-        names = (PROBE, "client-1")
-        plan = method.plan(start, names)
-        if plan.fold != "sum" or tuple(plan.clients) != names:
-            raise ParameterError(f"a ledger keeps sums over all clients, and {method.name} does not fold by a sum")
+        _check_fold(method, start)
         blank, drawn = (_reply(method, task, seed, start, sample) for sample in _samples(task))
         layout = named.layout(blank)
-        if [name for name, _, _ in layout] != ["count", "cross", "triangle"]:
-            raise ParameterError(
-                f"a ledger keeps moments (triangle, cross, count); a client of {method.name} sends "
-                f"{named.words(layout)}; use a closed-form method such as afl, fedhip, apfl or fedprior"
-            )
+        _check_layout(method, layout)
         always = np.flatnonzero(
             (Moments.from_arrays(blank).diagonal() == 1.0) & (Moments.from_arrays(drawn).diagonal() == 1.0)
         )
@@ -135,17 +124,25 @@ class Terms:
 
     @classmethod
     def read(cls, arrays: Arrays, texts: dict[str, str], source: str, features: str | None = None) -> Terms:
-        """The terms in arrays and texts. `features` says where the feature map is here; None: it is not needed here."""
+        """The terms in arrays and texts. `features` says what the feature map is here; None: it is not needed here.
+
+        Nothing that the texts name is opened or imported. Methods that `make` would refuse are refused.
+        """
         try:
             if texts.get("fedsolve") not in ("1", FORMAT) or "layout" not in texts:
                 raise DataError(f"it holds no terms of a federation, format 1 or {FORMAT}")
             task = _task_of_format_1(texts) if texts["fedsolve"] == "1" else Task.from_text(texts["task"])
             if features is not None:
-                task = task.with_map(maps.parse(features or str(task.features)))
-            method = methods.create(texts["method"], json.loads(texts["settings"]))
+                task = task.located(features)
+            if isinstance(task.features, Elsewhere) and features is not None:
+                raise task.features.refusal()
+            method = methods.restored(texts["method"], json.loads(texts["settings"]))
+            _check_method(method)
             layout = tuple((str(n), str(kind), tuple(shape)) for n, kind, shape in json.loads(texts["layout"]))
+            _check_layout(method, layout)
             ones, bound = json.loads(texts["ones"]), json.loads(texts["bound"])
             start, sent = named.take("start", arrays), named.take("sent", arrays)
+            _check_fold(method, start)
             return cls(method, task, int(texts["seed"]), start, sent, layout, ones, bound)
         except FedsolveError as error:
             raise DataError(f"{source} cannot be used: {error}") from error
@@ -175,8 +172,37 @@ class Terms:
         }
 
 
+def _check_method(method: Method) -> None:
+    """Refuse a method that is not solved from one round of sums, before anything is asked of it."""
+    if method.rounds != 1 or not method.closed_form:
+        raise ParameterError(
+            f"a ledger keeps one contribution per client, and {method.name} takes {method.rounds} rounds"
+            f"{'' if method.closed_form else ' of descent'}; use a closed-form method such as afl, fedhip, apfl or "
+            "fedprior"
+        )
+
+
+def _check_fold(method: Method, start: Arrays) -> None:
+    """Refuse a method that does anything but add up what all clients send."""
+    names = (PROBE, "client-1")
+    plan = method.plan(start, names)
+    if plan.fold != "sum" or tuple(plan.clients) != names:
+        raise ParameterError(f"a ledger keeps sums over all clients, and {method.name} does not fold by a sum")
+
+
+def _check_layout(method: Method, layout: Layout) -> None:
+    """Refuse a method whose clients send anything but moments."""
+    silent = any(isinstance(law, SendsNothing) for law in method.laws)
+    if silent or [name for name, _, _ in layout] != ["count", "cross", "triangle"]:
+        raise ParameterError(
+            f"a ledger keeps moments (triangle, cross, count); a client of {method.name} sends "
+            f"{'nothing' if silent else named.words(layout)}; use a closed-form method such as afl, fedhip, apfl or "
+            "fedprior"
+        )
+
+
 def load_terms(path: Path, features: str = "") -> Terms:
-    """The terms in an invitation, with the feature map that is here."""
+    """The terms in an invitation, with the feature map that is here: `features`, where it takes a network."""
     arrays, texts = codec.read_file(path)
     return Terms.read(arrays, texts, str(path), features)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from fedsolve import parameters
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.method import Method
 from fedsolve.modules import attribute
 
@@ -83,6 +83,36 @@ def create(name: str, settings: Mapping[str, object] | None = None) -> Method:
         del values["model"]
     cls = method_class(name, values)
     return cls(**parameters.assign(cls, values))
+
+
+def restored(name: str, settings: Mapping[str, object], kind: type[Method] | None = None, *, model: str = "") -> Method:
+    """The method that a file or a message names. Nothing is imported because they say so.
+
+    `kind` is its class, where that is not of the catalogue. `model` is the one network of a user's own that its
+    settings may name, package.module:factory, given here by whoever lets it be imported.
+
+    >>> restored("fedavg", {"model": "mlp:8"}).name
+    'fedavg'
+    >>> restored("fedavg", {"model": "antigravity:x"})
+    Traceback (most recent call last):
+    fedsolve.errors.DataError: its network is 'antigravity:x', which is not imported because a file or a message names \
+it; if you trust it, give it here: --model antigravity:x (model= in Python; MODEL in a site's site.env)
+    """
+    if kind is None and name not in CATALOGUE:
+        way_out = "if it is your own, give its class: load_model(path, Class) or --method package.module:Class"
+        raise DataError(f"unknown method {name!r}; {way_out}")
+    if not isinstance(settings, Mapping):
+        raise DataError(f"the settings of its method must be parameters by name; got {settings!r}")
+    method = kind(**settings) if kind else create(name, settings)
+    if method.name != name:
+        raise DataError(f"it is a model of {name!r}, not of {method.name!r}")
+    for spec in parameters.imported(method).values():
+        if spec != model:
+            raise DataError(
+                f"its network is {spec!r}, which is not imported because a file or a message names it; if you trust "
+                f"it, give it here: --model {spec} (model= in Python; MODEL in a site's site.env)"
+            )
+    return method
 
 
 def homes() -> list[tuple[str, str]]:

@@ -39,7 +39,11 @@ KEPT_RUNS = 3  # folders of private state that a site keeps
 
 @dataclass(frozen=True)
 class Job:
-    """What all sites are told: the method, the features and how each splits its data."""
+    """What all sites are told: the method, the features and how each splits its data.
+
+    Whoever wrote it may name files and modules in it, and opens them. To a site they are words: it builds a method with
+    `restored` and features from their identity, and what they take beside words is named by the site.
+    """
 
     method: str
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -47,10 +51,15 @@ class Job:
     seed: int = 0
     test: float | str = 0.2
     version: str = VERSION  # of fedsolve at the server
+    identity: str = ""  # of the features; `identified` fills it in
 
     def create(self) -> Method:
-        """The method with its parameters."""
+        """The method with its parameters, for whoever wrote the job."""
         return methods.create(self.method, self.set)
+
+    def identified(self) -> Job:
+        """The same job with the identity of its features, which are opened here; for whoever wrote it."""
+        return replace(self, identity=maps.parse(self.features).identity)
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,10 @@ class Host(Protocol):
         """The common task with the feature map that is here, and its own data as samples of it."""
         ...
 
+    def method(self, job: Job) -> Method:
+        """The method that the job names, as it can be had here."""
+        ...
+
 
 # --- agreement ---
 
@@ -169,15 +182,17 @@ class FileSite:
     name: str
     data: str
     state: Path
-    features: str = ""  # where the backbone lies here, if that is not where it lies at the server
+    features: str = ""  # what the feature map is here; needed where it takes a network
+    model: str = ""  # the network of the users' own that jobs may name, package.module:factory
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
-        """From the configuration of a node: `client`, `data`, `state`, and maybe `features`."""
+        """From the configuration of a node: `client`, `data`, `state`, and maybe `features` and `model`."""
         for key in ("client", "data", "state"):
             if not isinstance(config.get(key), str) or not config[key]:
                 raise DataError(f'the node\'s configuration lacks {key}="..."; it has {", ".join(config) or "nothing"}')
-        return cls(config["client"], config["data"], Path(config["state"]), str(config.get("features", "")))
+        places = str(config.get("features", "")), str(config.get("model", ""))
+        return cls(config["client"], config["data"], Path(config["state"]), *places)
 
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
@@ -200,8 +215,17 @@ class FileSite:
         federation = table.owned_by(self.name, seed=job.seed, test=job.test)
         return common, federation.clients[self.name]
 
+    def method(self, job: Job) -> Method:
+        """The method of the job; a network of the users' own is imported if the site itself names it, too."""
+        return methods.restored(job.method, job.set, model=self.model)
+
     def _features(self, job: Job) -> maps.FeatureMap:
-        return maps.parse(self.features or job.features)
+        """The map of the site's own setting, which must be the job's; else the job's, if that takes words alone."""
+        told = Elsewhere(job.features, job.identity or job.features, ())
+        features = maps.from_words(told, self._table.raw, self.features)
+        if features is told:
+            raise DataError(f"{told.refusal()}; a site says it with FEATURES in its site.env")
+        return features
 
     def _rows(self, job: Job) -> Table:
         """Its file, read once per message; pictures that no map reads must have one size, and are read to know it."""
@@ -236,6 +260,10 @@ class SplitSite:
         """The federation's task, and this client's share of the data."""
         return self.federation.task, self.federation.clients[self.name]
 
+    def method(self, job: Job) -> Method:
+        """The method of the job, whose writer is on this machine."""
+        return job.create()
+
 
 # --- what a site does ---
 
@@ -252,7 +280,7 @@ def assumption(task: str, request: Bytes) -> str:
 
 def respond(site: Host, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
     """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it."""
-    method, request = job.create(), Request.read(data)
+    method, request = site.method(job), Request.read(data)
     task, client = site.client(job, common)
     # The first update starts from nothing; what an answer for another task left behind is no memory.
     memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)

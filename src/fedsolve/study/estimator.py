@@ -96,8 +96,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return x.reshape(len(x), *task.inputs) if x.ndim == 2 and -1 not in task.inputs else x
 
 
-def estimator(model: Model | str | Path) -> Classifier:
-    """A scikit-learn classifier from a model, or from the file of one.
+def estimator(model: Model | str | Path, *, features: str = "") -> Classifier:
+    """A scikit-learn classifier from a model, or from the file of one; `features` is then as for `load_model`.
 
     >>> import fedsolve as fs
     >>> table = fs.load("digits")
@@ -108,4 +108,4 @@ def estimator(model: Model | str | Path) -> Classifier:
     >>> classifier.score(table.inputs, table.labels) > 0.9
     True
     """
-    return Classifier(model if isinstance(model, Model) else load_model(model))
+    return Classifier(model if isinstance(model, Model) else load_model(model, features=features))

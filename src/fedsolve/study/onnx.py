@@ -14,18 +14,20 @@ from fedsolve.arrays import Array
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.backbone import Backbone
+from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.model import Model, load_model
 from fedsolve.study.linear import linear_map
 
 OPSET, IR = 17, 8  # read by every onnxruntime since 1.12
 
 
-def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
+def to_onnx(model: Model | str | Path, out: str | Path, *, features: str = "") -> Path:
     """Write a linear model with its feature map as one ONNX file: from raw inputs to "scores" and "label".
 
     Scores have one column per class in the model's order, and a label is the number of such a column; the names are in
-    the file's metadata. A backbone that is an ONNX file itself becomes part of it. Resizing and cropping stay with the
-    caller: a backbone whose pictures are resized first takes pictures that are.
+    the file's metadata. A backbone that is an ONNX file itself becomes part of it; for the file of a model, `features`
+    says what it is here. Resizing and cropping stay with the caller: a backbone whose pictures are resized first takes
+    pictures that are.
 
     >>> import tempfile
     >>> import fedsolve as fs
@@ -39,7 +41,9 @@ def to_onnx(model: Model | str | Path, out: str | Path) -> Path:
     except ImportError as error:
         raise DataError("writing ONNX needs onnx: pip install 'fedsolve[export]'") from error
     disk.check_file(Path(out))
-    trained = model if isinstance(model, Model) else load_model(model)
+    trained = model if isinstance(model, Model) else load_model(model, features=features)
+    if isinstance(trained.task.features, Elsewhere):
+        raise DataError(f"the model of {trained.owner!r} cannot be written: {trained.task.features.refusal()}")
     weights, intercept = linear_map(trained)
     graph, task = _Graph(onnx), trained.task
     chain = task.features.maps if isinstance(task.features, maps.Chain) else (task.features,)

@@ -20,6 +20,7 @@ from fedsolve.data.samples import check_inputs
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import Inputs
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
@@ -48,30 +49,33 @@ def predict_file(
     data_path: Path,
     *,
     features: str = "",
+    model: str = "",
     skip_broken: bool = False,
     progress: Progress | None = None,
     kind: type[Method] | None = None,
 ) -> Predictions:
     """Predict the class of each sample in an .npz, .csv or .parquet file, or of each picture below a folder.
 
-    `features` says where the model's backbone is here, if that is not where it was; `kind` is the class of its method,
-    where that is not of the catalogue.
+    What the model needs beside its file is told here, as to `load_model`: `features`, the network behind its features;
+    `model`, a network of the user's own; `kind`, the class of its method.
     """
-    model = load_model(model_path, kind, features=features)
+    trained = load_model(model_path, kind, features=features, model=model)
+    if isinstance(trained.task.features, Elsewhere):  # before the data are read
+        raise DataError(f"{model_path} cannot be used: {trained.task.features.refusal()}")
     if data_path.is_dir():
-        return _predict_folder(model, data_path, skip_broken, progress)
+        return _predict_folder(trained, data_path, skip_broken, progress)
     source = str(data_path)
-    columns = read_columns(data_path, model.task.feature_names)
+    columns = read_columns(data_path, trained.task.feature_names)
     if "x" not in columns:
         raise DataError(f"{source} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
     truth = None
     if columns["x"].shape[:1] == (0,):  # a table needs samples, predictions do not
         inputs: Inputs = columns["x"]
     else:
-        table = align(_table(columns, model.task, source), model.task, source)
+        table = align(_table(columns, trained.task, source), trained.task, source)
         inputs, truth = table.inputs, table.labels if "y" in columns else None
     try:
-        predictions = _predictions(model, model.scores(inputs, progress))
+        predictions = _predictions(trained, trained.scores(inputs, progress))
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     accuracy = None if truth is None else float((predictions.labels == truth).mean())

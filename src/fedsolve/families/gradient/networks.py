@@ -66,6 +66,22 @@ def _names(model: str, shape: tuple[int, ...], classes: int) -> tuple[frozenset[
 
 
 @lru_cache(maxsize=8)
+def _shapes(model: str, shape: tuple[int, ...], classes: int, most: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's tensors, by name; of one in `zoo` without any of its memory, as a file may name it.
+
+    `most` is how many tensors it can have: one with more layers is refused before they are made.
+    """
+    if not zoo.named(model):
+        module = _pristine(model, shape, classes)
+    else:
+        if zoo.depth(model) > most:
+            raise DataError(f"model {model[:80]}: it has {zoo.depth(model)} layers, and its arrays are {most}")
+        with torch.device("meta"):
+            module = zoo.build(model, shape, classes)
+    return {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
+
+
+@lru_cache(maxsize=8)
 def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A network that nobody trains: copies of it do. Its own weights are never looked at."""
     with torch.random.fork_rng(devices=[]):
@@ -75,17 +91,17 @@ def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
+    shapes = _shapes(model, shape, classes, len(arrays))
+    if shapes.keys() != arrays.keys():
+        raise DataError(f"model {model}: tensors {sorted(shapes.keys() ^ arrays.keys())} are on one side only")
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise DataError(f"model {model}: {name!r} must have shape {shapes[name]}; got {array.shape}")
     pristine = _pristine(model, shape, classes)
     module = _twin(pristine) if zoo.named(model) else copy.deepcopy(pristine)
-    tensors = _tensors(module)
-    if tensors.keys() != arrays.keys():
-        raise DataError(f"model {model}: tensors {sorted(tensors.keys() ^ arrays.keys())} are on one side only")
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            array = arrays[name]
-            if array.shape != tuple(tensor.shape):
-                raise DataError(f"model {model}: {name!r} must have shape {tuple(tensor.shape)}; got {array.shape}")
-            tensor.copy_(torch.from_numpy(np.array(array)))
+        for name, tensor in _tensors(module).items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
     return module
 
 
@@ -143,9 +159,9 @@ def as_tensor(rows: Array) -> Tensor:
 
 def scores(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
     """The network's scores, one row per sample."""
-    result = np.empty((len(inputs), task.classes), dtype=np.float32)
     with one_thread(), torch.inference_mode():
         module = rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.classes).eval()
+        result = np.empty((len(inputs), task.classes), dtype=np.float32)
         for first in range(0, len(inputs), PREDICT_ROWS):
             rows = slice(first, first + PREDICT_ROWS)
             result[rows] = module(as_tensor(inputs[rows])).numpy()

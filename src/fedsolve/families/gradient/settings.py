@@ -24,6 +24,15 @@ _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LOCAL = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum")  # settings that training alone has, too
 
 
+def is_factory(spec: str) -> bool:
+    """Whether a text names a network of the user's own, package.module:factory, and none of `zoo`.
+
+    >>> is_factory("mlp:128,64"), is_factory("mynet:net")
+    (False, True)
+    """
+    return widths.read(spec, EXAMPLES) is None
+
+
 @dataclass(frozen=True)
 class Training:
     """The settings of local training: mini-batch SGD with momentum, started anew in each round."""
@@ -32,7 +41,7 @@ class Training:
     # Dropout draws from torch's one generator, and Python's share of small batches is large.
     workers: ClassVar[Workers] = "processes"
 
-    model: str = parameters.text("mlp:64", f"the network: {MODELS}")
+    model: str = parameters.text("mlp:64", f"the network: {MODELS}", imports=is_factory)
     rounds: int = parameters.number(50, "rounds of local training and exchange", low=1, integer=True)
     epochs: int = parameters.number(2, "passes over the client's data in a round", low=1, integer=True)
     batch: int = parameters.number(64, "samples in a mini-batch", low=1, integer=True)
@@ -54,7 +63,7 @@ class Training:
 def check_model(spec: str, owner: str) -> None:
     """Refuse a text that can stand for no network. Own factories are looked up when they are needed."""
     try:
-        named = widths.read(spec, EXAMPLES) is not None
+        named = not is_factory(spec)
     except ParameterError as error:
         raise ParameterError(f"parameter 'model' of {owner}: {error}") from error
     if not named and not _FACTORY.fullmatch(spec):

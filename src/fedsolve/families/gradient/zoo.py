@@ -4,7 +4,7 @@ A network takes float32 tensors: images as (samples, channels, height, width), a
 An own one is `package.module:factory`: `factory(shape, classes)` is called with the shape of one sample, (channels,
 height, width) or (numbers,), and returns a `torch.nn.Module` that gives one score per class. Its head is its submodule
 called `head`, or else the last of its modules that has parameters of its own. Its module is one that Python finds, or
-one in the current folder.
+one in the current folder. Only a user names it: `methods.restored` refuses one that a file or a message alone names.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def build(spec: str, shape: Shape, classes: int) -> nn.Module:
 def named(spec: str) -> bool:
     """Whether a text stands for one of the networks of this file, which hold nothing but parameters."""
     return widths.read(spec, EXAMPLES) is not None
+
+
+def depth(spec: str) -> int:
+    """How many layers the widths in a text ask for, before the head; 0 where a network has no widths."""
+    form = widths.read(spec, EXAMPLES)
+    return len(form[1]) if form else 0
 
 
 def head_names(module: nn.Module) -> frozenset[str]:

@@ -17,6 +17,7 @@ from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
+from fedsolve.errors import DataError
 from fedsolve.families.layered import forward
 from fedsolve.families.layered.description import Network
 from fedsolve.families.layered.stages import Stage
@@ -130,6 +131,9 @@ def scores(reader: Reader, model: Arrays, inputs: Array) -> Float:
     trained = layers(model)
     classes, depth = trained[0]["weight"].shape[1], len(trained) - 1
     stages = reader.network.stages(inputs.shape[1:], classes)
+    for stage, layer in zip(stages, trained, strict=False):  # before encodings of such widths are drawn
+        if layer["weight"].shape != (stage.features, classes):
+            raise DataError(f"a layer must have shape {(stage.features, classes)}; got {layer['weight'].shape}")
     weights = forward.stacked(trained[depth])
     result = np.empty((len(inputs), classes))
     for rows, values in blocks(reader, stages, model, Source(inputs), depth):

@@ -20,7 +20,6 @@ from fedsolve import codec
 from fedsolve.arrays import Arrays, same
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
-from fedsolve.features import maps
 from fedsolve.method import Method, Server
 from fedsolve.rng import derive
 from fedsolve.runtime.flower.messages import HELLO, failure, packed, unpacked
@@ -52,7 +51,7 @@ class Opening:
         )
         if first is None or second is None or not same(first, second):
             return None
-        return cls(first, maps.parse(job.features).identity, folder)
+        return cls(first, job.identity, folder)
 
 
 def _first_message(method: Method, task: Task, job: Job, rules: Rules) -> Arrays | None:

@@ -61,6 +61,7 @@ def serve(
     Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
     """
     with ExitStack() as stack:
+        job = job.identified()
         method, opening = job.create(), None
         if scratch is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
@@ -140,7 +141,7 @@ def _reporter() -> Progress:
 def result_of(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rules, seconds: float) -> Result:
     """What the server knows: figures, the global model and its state. Personal models stay at the sites."""
     settings = {
-        **asdict(job),
+        **{name: value for name, value in asdict(job).items() if name != "identity"},
         "set": parameters.values(method),
         "rounds": method.rounds,
         "runtime": "flower",

@@ -11,7 +11,7 @@ trap 'kill "$child" 2>/dev/null; wait; exit 0' INT TERM
 while :; do
   flower-supernode --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
     --auth-supernode-private-key "$here/node.key" --host 127.0.0.1 --port "$PORT" \
-    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\"" &
+    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\"" &
   child=$!
   wait "$child"
   echo "the node of $NAME ended; next try in 5 s" >&2
