@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+LONGEST = 500  # characters that are shown of a text of somebody else's
 
 
 class FedsolveError(Exception):
@@ -32,3 +35,13 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {kind} {name!r}; {hint}")
+
+
+def plain(text: str) -> str:
+    """A text of somebody else's as one line to show: no control characters, so no escapes of a terminal, and not long.
+
+    >>> plain("no room" + chr(27) + "[2J on disk")
+    'no room[2J on disk'
+    """
+    kept = (" " if character.isspace() else character for character in text[:LONGEST])
+    return "".join(character for character in kept if unicodedata.category(character)[0] != "C")

@@ -369,7 +369,7 @@ FAULTS = {
     "raises": "it raised .*out of order",
     "hangs": "no answer within 2 s",
     "nan": "'cross' has values that are not finite",
-    "shape": r"cross <f8\[5, 2\].* where those of most have",
+    "shape": r"cross <f8\[5, 2\].* and F.Y is \[5, 3\] for this task",
     "asymmetric": r"gram <f8\[5, 5\].* where those of most have .*triangle",
     "asymmetric in place": r"triangle <f8\[5, 5\] where those of most have",
     "indefinite": "its F'F is not positive semi-definite",

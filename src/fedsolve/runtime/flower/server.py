@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import codec, parameters
-from fedsolve.arrays import Arrays
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError
 from fedsolve.method import Method
-from fedsolve.moments import Moments
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome, drive
@@ -82,19 +79,11 @@ def serve(
             min_clients=min(rules.min_clients, len(rules.sites or nodes)),
             progress=progress,
             evaluate_every=rules.evaluate_every or method.rounds,
-            on_reply=partial(_examine, keep),
+            on_reply=keep,
         )
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
     return outcome, task, method
-
-
-def _examine(on_reply: Witness | None, client: str, reply: Arrays) -> None:
-    """Refuse moments that no samples have; sums of anything else are the method's affair."""
-    if Moments.are(reply):
-        Moments.from_arrays(reply).factor()
-    if on_reply:
-        on_reply(client, reply)
 
 
 def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
