@@ -7,25 +7,31 @@ honest answer, as statistics of samples that it made up, is not among them.
 from __future__ import annotations
 
 import json
+import tracemalloc
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import arrays, codec, metrics
+from fedsolve import arrays, codec, metrics, parameters
 from fedsolve.arrays import Arrays
 from fedsolve.blas import packed_diagonal
 from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation
+from fedsolve.errors import plain
 from fedsolve.method import Method
+from fedsolve.runtime.agreement import Agreement
+from fedsolve.runtime.client import Request, handle
 from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.inbox import Failure
 from fedsolve.runtime.inprocess import InProcess
+from fedsolve.runtime.sites import VERSION, Description, FileSite, Job, agreed, from_text, respond, to_text
 
 HOSTILE, FEATURES, CLASSES = "ward-b", 6, 3
 METHODS: dict[str, Method] = {
@@ -258,6 +264,64 @@ TALLIES: dict[str, Spoil] = {
 }
 
 
+# --- what a hostile site does to its hello ---
+
+
+def described(**changed: object) -> Callable[[str], str]:
+    """Some fields of the description changed."""
+    return lambda text: json.dumps({**json.loads(text), **changed})
+
+
+def posed(**changed: object) -> Callable[[str], str]:
+    """Some fields of the task in the description changed."""
+
+    def spoil(text: str) -> str:
+        values = json.loads(text)
+        task = json.loads(values["task"])
+        task["target"] |= {name: changed[name] for name in ("count", "names", "kind") if name in changed}
+        task |= {name: value for name, value in changed.items() if name not in task["target"]}
+        return json.dumps({**values, "task": json.dumps(task)})
+
+    return spoil
+
+
+HELLOS: dict[str, Callable[[str], str]] = {
+    "no description": lambda text: "",
+    "a description of nothing": lambda text: "null",
+    "a description of brackets": lambda text: "[" * 20_000,
+    "a description without end": lambda text: text[:-1] + " " * 20_000_001 + "}",
+    "a field more": described(more=1),
+    "a name that is a list": described(name=["ward-b"]),
+    "samples as a text": described(samples="forty"),
+    "samples below zero": described(samples=-40),
+    "samples of 10^300": described(samples=10**300),
+    "samples not a number": described(samples=float("nan")),
+    "samples of half": described(samples=0.5),
+    "a version that is a number": described(version=7),
+    "a task that is a number": described(task=7),
+    "a task of brackets": described(task="[" * 20_000),
+    "a task of another kind": posed(kind="anything"),
+    "a class number as a text": posed(count="3"),
+    "two hundred thousand classes": posed(count=200_000),
+    "a hundred million classes": posed(count=10**8),
+    "ten to the thousandth classes": posed(count=10**1000),
+    "more classes than samples can show": lambda text: posed(count=1_100)(described(samples=3)(text)),
+    "as many classes as samples, beside sites with three": lambda text: posed(count=90_000)(
+        described(samples=2**40)(text)
+    ),
+    "two hundred thousand names": posed(count=200_000, names=[f"class {n}" for n in range(200_000)]),
+    "names without end": posed(count=3, names=["a" * 5_000_000] * 3),
+    "texts where the rest have numbers": posed(names=["a", "b", "c"]),
+    "columns that nobody has": posed(feature_names=[f"column {n}" for n in range(FEATURES)]),
+    "a column without end": posed(feature_names=["a" * 10_000_000]),
+    "inputs of another width": posed(inputs=[7], shape=[7]),
+    "inputs of 10^9": posed(inputs=[10**9] * 4, shape=[10**9] * 4),
+    "a hundred sides": posed(inputs=[1] * 100, shape=[1] * 100),
+    "another feature map": posed(identity="random:20,tanh,1", shape=[20]),
+    "an escape in its feature map": posed(identity="\x1b[2J\u202e" * 1000),
+}  # fmt: skip
+
+
 # --- over the loop ---
 
 
@@ -344,3 +408,147 @@ def test_hostile_tallies_cost_nobody_else_anything(mode: str, tmp_path: Any) -> 
     saved = fs.Result.load(result.save(tmp_path / "run"))
     assert set(saved.clients) == {"ward-a", "ward-c", "ward-d"}
     assert metrics.METRICS.keys() == saved.metrics.keys()
+
+
+def hellos(spoil: Callable[[str], str] | None) -> tuple[Agreement, dict[str, str]]:
+    """What comes of the hellos of all, one of them spoilt, or of the rest alone; and who cannot be understood."""
+    names = [name for name in federation().clients if spoil or name != HOSTILE]
+    texts = {name: to_text(Description(name, VERSION, named_columns(), 40)) for name in names}
+    descriptions, refused = {}, {}
+    for name, text in texts.items():
+        try:
+            descriptions[name] = from_text(Description, spoil(text) if spoil and name == HOSTILE else text)
+        except fs.DataError as error:
+            refused[name] = str(error)
+    return agreed(descriptions, Job("fedhip"), quorum=3), refused
+
+
+def named_columns() -> fs.Task:
+    return replace(federation().task, feature_names=tuple("abcdef"))
+
+
+@pytest.mark.parametrize("mode", list(HELLOS))
+def test_a_hostile_hello_costs_nobody_else_anything(mode: str) -> None:
+    """The others agree on the task that they would have agreed on without it: nobody computes or sends more."""
+    (task, left_out), refused = hellos(HELLOS[mode])
+    assert {**left_out, **refused}.keys() == {HOSTILE}
+    assert plain({**left_out, **refused}[HOSTILE])
+    assert task == hellos(None)[0].task
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes that were in use at once."""
+    work()  # what is made once and kept
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("mode", [mode for mode in HELLOS if "classes" in mode or "names" in mode])
+def test_an_honest_site_needs_no_more_memory_beside_one_that_drowns_it(mode: str) -> None:
+    client = federation().clients["ward-a"]
+
+    def worked(task: fs.Task) -> Callable[[], object]:
+        request = Request("update", 1, 0, task.described, {})
+        return lambda: handle(fs.FedHiP(), task, client, None, request)
+
+    alone = peak(worked(hellos(None)[0].task))
+    assert peak(worked(hellos(HELLOS[mode])[0].task)) <= 1.2 * alone
+
+
+@pytest.mark.parametrize("classes", [1_400, 200_000, 10**8])
+def test_a_site_refuses_terms_far_from_its_own_before_it_makes_anything(tmp_path: Path, classes: int) -> None:
+    """In 0.1.0 a task of 10^8 classes was taken, and its statistics were more than the machine's memory."""
+    x, y = federation().clients["ward-a"].train.inputs, federation().clients["ward-a"].train.labels
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    job = Job("fedhip", test=0.0)
+    task = fs.Task(fs.Classes(CLASSES), (FEATURES,))
+    many = replace(task, target=fs.Classes(classes))
+
+    def asked(task: fs.Task) -> None:
+        site = FileSite("ward-a", str(tmp_path / "a.npz"), tmp_path)
+        respond(site, job, task, Request("update", 1, 0, task.described, {}).write(), "1")
+
+    def refused() -> None:
+        with pytest.raises(fs.DataError, match=f"site 'ward-a' has 3 classes .* the task has {classes}"):
+            asked(many)
+
+    assert peak(refused) <= 1.2 * peak(lambda: asked(task))
+
+
+# --- over Flower's apps ---
+
+FEW = (
+    "cut off", "seconds null", "F'Y times a million", "a count of 2^63 - 1", "scatter at the end of numbers",
+    "a choice not a number", "loss infinite", "training samples below zero",
+    "a description of brackets", "samples of 10^300", "a hundred million classes", "texts where the rest have numbers",
+)  # fmt: skip
+UNNAMED = "columns that nobody has"  # files of arrays have no names of columns, so any names are as good
+EVERY = [mode for mode in (*REPLIES, *TALLIES, *HELLOS) if mode != UNNAMED]
+
+
+def over_flower(folder: Path, method: Method, mode: str) -> tuple[Outcome, dict[str, Arrays]]:
+    """A whole run of the two apps, with files at the sites; "": nobody means harm; "-": the hostile site is away."""
+    folder.mkdir()
+    flower, grids = pytest.importorskip("fedsolve.runtime.flower"), pytest.importorskip("tests.runtime.grid")
+    messages = pytest.importorskip("fedsolve.runtime.flower.messages")
+    nodes = {}
+    for number, (name, client) in enumerate(federation().clients.items()):
+        np.savez(folder / f"{name}.npz", x=client.train.inputs, y=client.train.labels)
+        nodes[number] = {"client": name, "data": str(folder / f"{name}.npz"), "state": str(folder / name)}
+    hostile = next(node for node, config in nodes.items() if config["client"] == HOSTILE)
+
+    def spoil(node: int, message: Any, reply: Any) -> Any:
+        if node != hostile or reply.has_error():
+            return reply
+        head, body = reply.content.config_records.get("head"), reply.content.array_records.get("body")
+        if mode in HELLOS and head is not None:
+            head["description"] = HELLOS[mode](str(head["description"]))
+            return reply
+        answer, words = codec.read(body["bytes"].data) if body is not None else ({}, {})
+        change = TALLIES.get(mode) if "train" in answer else REPLIES[mode][1] if mode in REPLIES and answer else None
+        if change is None:
+            return reply
+        data = change(answer, dict(words))
+        if isinstance(data, Failure):
+            raise RuntimeError(data.reason)
+        reply.content["body"] = messages.packed(data)
+        return reply
+
+    if mode == "-":
+        del nodes[hostile]
+    grid = grids.InProcessGrid(flower.make_client_app(), nodes, spoil if mode.strip("-") else None)
+    names = {node: config["client"] for node, config in nodes.items()}
+    grid.keys = {node: f"KEY {name}".encode() for node, name in names.items()}
+    keys = {name: f"KEY {name}" for name in names.values()}
+    rules = flower.Rules(tuple(sorted(keys)), wait=0.3, timeout=20.0, keys=keys)
+    job = Job(method.name, parameters.values(method))
+    outcome, _, _ = flower.serve(grid, job, rules, lambda line: None, scratch=folder)
+    honest = sorted(set(names.values()) - {HOSTILE})
+    return outcome, {n: fs.load_model(folder / n / "models" / f"{n}.safetensors").arrays for n in honest}
+
+
+def flower_mode(folder: Path, mode: str) -> None:
+    """As over the loop; where only the tallies are spoilt, the site's statistics count."""
+    method = METHODS[REPLIES[mode][0] if mode in REPLIES else "fedhip"]
+    outcome, models = over_flower(folder / "hostile", method, mode)
+    wanted, wanted_models = over_flower(folder / "honest", method, "" if mode in TALLIES else "-")
+    named(outcome)
+    assert arrays.same(outcome.state, wanted.state)
+    for name, model in wanted_models.items():
+        assert arrays.same(models[name], model), name
+        assert outcome.clients[name] == wanted.clients[name]
+
+
+@pytest.mark.parametrize("mode", FEW)
+def test_a_hostile_site_among_flowers_apps_costs_nobody_else_anything(tmp_path: Path, mode: str) -> None:
+    flower_mode(tmp_path, mode)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [mode for mode in EVERY if mode not in FEW])
+def test_every_hostile_site_among_flowers_apps_costs_nobody_else_anything(tmp_path: Path, mode: str) -> None:
+    flower_mode(tmp_path, mode)

@@ -105,8 +105,9 @@ def meet(grid: Grid, job: Job, rules: Rules, say: Say, opening: Opening | None =
         # Each look costs the SuperLink one request per node, so looks get rarer while nobody answers.
         pause = POLL[0] if heard else min(1.5 * pause, POLL[1])
         time.sleep(pause)
-    failures = {guest.name or f"node {node}": guest.why() for node, guest in guests.items() if guest.why()} | refused
-    failures = {plain(name): plain(reason) for name, reason in failures.items()}
+    owners = _owners(rules)
+    whys = {owners.get(guest.key, guest.name) or f"node {node}": guest.why() for node, guest in guests.items()}
+    failures = {plain(name): plain(reason) for name, reason in (whys | refused).items() if reason}
     reasons = "".join(f"; {name}: {reason}" for name, reason in sorted(failures.items()))
     if len(nodes) < max(1, least) or not described:
         number = f"{len(expected)} expected" if expected else f"{least} needed"
@@ -143,7 +144,7 @@ class _Greeter:
 
     def __init__(self, grid: Grid, job: Job, rules: Rules, opening: Opening | None) -> None:
         self.guests: dict[int, _Guest] = {}
-        self._names = {key.strip(): name for name, key in rules.keys.items() if name in rules.expected}
+        self._names = {key: name for key, name in _owners(rules).items() if name in rules.expected}
         self._grid, self._rules, self._opening = grid, rules, opening
         self._head = {"version": VERSION, "job": to_text(job)}
         self._body = packed(codec.encode(opening.message)) if opening else None
@@ -230,13 +231,18 @@ class _Greeter:
         return Early(assumed, path)
 
 
+def _owners(rules: Rules) -> dict[str, str]:
+    """Whose each key is."""
+    return {key.strip(): name for name, key in rules.keys.items()}
+
+
 def _by_name(guests: Mapping[int, _Guest], rules: Rules) -> tuple[dict[str, tuple[int, Description]], dict[str, str]]:
     """The expected sites that answered, node and description of each name; and who is refused, and why.
 
     Where sites have keys, a node is the site whose key it has, whatever it says. One without such a key that gives a
     site's name is refused by its number, and costs that site nothing.
     """
-    owners = {key.strip(): name for name, key in rules.keys.items()}
+    owners = _owners(rules)
     sites: dict[str, tuple[int, Description]] = {}
     refused: dict[str, str] = {}
     for node, guest in sorted(guests.items()):
