@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -233,7 +233,7 @@ def nothing_counted(answer: dict[str, Any], head: dict[str, Any]) -> Bytes:
 
 
 def all_chosen(answer: dict[str, Any], head: dict[str, Any]) -> Bytes:
-    return codec.encode(answer | {f"chosen/{number}": np.array(1.0) for number in range(50_000)}, head)
+    return codec.encode(answer | {f"chosen/{number}": np.array(1.0) for number in range(5_000)}, head)
 
 
 TALLIES: dict[str, Spoil] = {
@@ -552,3 +552,103 @@ def test_a_hostile_site_among_flowers_apps_costs_nobody_else_anything(tmp_path: 
 @pytest.mark.parametrize("mode", [mode for mode in EVERY if mode not in FEW])
 def test_every_hostile_site_among_flowers_apps_costs_nobody_else_anything(tmp_path: Path, mode: str) -> None:
     flower_mode(tmp_path, mode)
+
+
+# --- beside the modes ---
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [3e38, 1e30])
+def test_networks_whose_sum_would_not_be_finite_are_refused(size: float) -> None:
+    """Each is finite, the sum of two is not: 0.1.0 went on with a network of infinities."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedsolve[torch]'")
+
+    def spoil(reply: dict[str, Any], head: dict[str, Any]) -> Bytes:
+        large = {name: np.full_like(array, size) for name, array in reply.items() if array.dtype == np.float32}
+        return codec.encode({**reply, **large}, head)
+
+    method = fs.FedAvg(model="mlp:4", rounds=2, epochs=1)
+    found = ended(method, Hostile(method, federation(), "update", spoil))
+    assert "sums hold values up to 1e+15" in named(found.outcome)
+    nothing_changed(found, ended(method, InProcess(method, federation(), absent=(HOSTILE,))))
+
+
+def test_the_neighbours_of_a_site_that_scales_its_labels_keep_their_models() -> None:
+    """In 0.1.0, F'Y times 10^6 at one site took a neighbour's personal model from 94 to 56 % of right answers."""
+    name, spoil = REPLIES["F'Y times a million"]
+    found = ended(METHODS[name], Hostile(METHODS[name], federation(), "update", spoil))
+    wanted = honest(name, without=True)
+    assert found.outcome.clients["ward-a"].accuracy == wanted.outcome.clients["ward-a"].accuracy
+
+
+@pytest.mark.parametrize("share", [1.5, 1e6])
+def test_in_one_process_too_moments_of_no_samples_are_refused_by_the_name_of_the_client(share: float) -> None:
+    """Every number is looked at, but no factor is computed: what F'F and the count allow is refused elsewhere alone."""
+    method, spoil = METHODS["fedhip"], put(cross=scaled(share))[1]
+    transport = Hostile(method, federation(), "update", spoil)
+    if share > 2:
+        with pytest.raises(fs.DataError, match="client 'ward-b': its F'Y is larger than its F'F and its counts allow"):
+            drive(method, federation().task, transport)
+    else:
+        assert drive(method, federation().task, transport).clients.keys() == federation().clients.keys()
+
+
+@dataclass(frozen=True)
+class Lengths(fs.AFL):
+    """Least squares of something else than labels, which is no fault."""
+
+    name: ClassVar[str] = "lengths"
+
+    def update(self, private: Any, message: Any, site: Any) -> Any:
+        targets = np.abs(site.train.inputs).sum(axis=1, keepdims=True) * np.full((1, CLASSES), 1e4)
+        return {}, fs.Moments.of(site.train.inputs, targets).arrays()
+
+
+@pytest.mark.parametrize("tolerate", [False, True])
+def test_moments_of_other_targets_than_labels_may_be_of_any_size(tolerate: bool) -> None:
+    method = Lengths(ridge=1.0)
+    outcome = drive(method, federation().task, InProcess(method, federation()), tolerate=tolerate)
+    assert not outcome.failed
+    assert outcome.clients.keys() == federation().clients.keys()
+
+
+@dataclass(frozen=True)
+class Diverges(fs.AFL):
+    """A method that makes infinities of what it is given, or nothing at all."""
+
+    name: ClassVar[str] = "diverges"
+    raises: bool = parameters.flag(False, "raise instead")
+
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+        if self.raises:
+            raise ZeroDivisionError("nothing to divide by")
+        return super().aggregate(state, replies, server) | {"weight": np.full((FEATURES, CLASSES), np.inf)}
+
+
+def test_a_state_that_is_not_finite_stops_the_run_with_the_largest_replies_named() -> None:
+    """0.1.0 wrote such a state, or ended in a traceback of its JSON writer."""
+    transport = InProcess(Diverges(), federation())
+    sizes = {
+        name: float(np.square(client.train.inputs).sum(axis=0).max()) for name, client in federation().clients.items()
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    said = rf"round 1 cannot be used: the server's 'weight' is not finite after it; the largest .* from {largest} \("
+    with pytest.raises(fs.DataError, match=said):
+        drive(Diverges(), federation().task, transport, tolerate=True)
+    with pytest.raises(fs.DataError, match="ZeroDivisionError: nothing to divide by; the largest numbers came from"):
+        drive(Diverges(raises=True), federation().task, transport, tolerate=True)
+    with pytest.raises(fs.DataError, match="'weight' is not finite after it; scale the features down"):
+        drive(Diverges(), federation().task, transport)
+    with pytest.raises(ZeroDivisionError):  # with clients that are trusted it is the method's own fault
+        drive(Diverges(raises=True), federation().task, transport)
+
+
+def test_what_goes_wrong_at_a_witness_is_not_the_client_that_is_told_of() -> None:
+    """A full disk under a ledger must not read as a site that was refused."""
+
+    def full(client: str, reply: Arrays) -> None:
+        raise OSError(28, "no space left on device")
+
+    method = METHODS["fedhip"]
+    with pytest.raises(OSError, match="no space left"):
+        drive(method, federation().task, InProcess(method, federation()), tolerate=True, on_reply=full)
