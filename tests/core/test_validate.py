@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve import census
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.validate import Census, content, examine
 
@@ -150,6 +151,32 @@ def test_a_class_without_samples_has_no_sums() -> None:
     assert examine(terms(classes=3, ones=True), sent) == Census(samples=30, classes=2)
     with pytest.raises(fs.DataError, match="its F'Y is larger than its F'F and its counts allow"):
         examine(terms(classes=3, ones=True), with_ones(30.0, [3.0, -2.0, -1.0], counts=[15.0, 15.0, 0.0]))
+
+
+# --- whatever the units ---
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e-150, 1e-75, 1.0, 1e75, 1e150])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_samples_in_any_units_pass(scale: float, intercept: bool) -> None:
+    """Squares of small features vanish, those of large ones are near the end of float64: samples have them all."""
+    rng = np.random.default_rng(3)
+    x, y = scale * rng.normal(size=(40, 4)), rng.integers(3, size=40)
+    sent = fs.Moments.of(x, y, classes=3, intercept=intercept).arrays()
+    ones = 4 if intercept else None
+    with np.errstate(all="raise", under="ignore"):
+        assert census.examine(sent, ones=ones, thorough=False) == Census(samples=40, classes=3)
+        if scale >= 1e-150:  # below, F'F has lost what F'Y still says, and a solve shows it
+            assert census.examine(sent, ones=ones) == Census(samples=40, classes=3)
+
+
+def test_no_samples_have_no_moments() -> None:
+    """A client may have none in a run; a ledger takes no such contribution."""
+    assert census.examine(fs.Moments.zero(3, 2).arrays()) == Census(samples=0, classes=0)
+    with pytest.raises(fs.DataError, match=r"it says that it has \[0 0\] samples"):
+        census.examine(moments([[1.0]], [[1.0]], 1) | {"count": np.array([0, 0])})
+    with pytest.raises(fs.DataError, match="its F'Y is larger than its F'F and its counts allow"):
+        census.examine(moments([[1.0]], [[1.0]], 0))
 
 
 # --- with a declared bound ---

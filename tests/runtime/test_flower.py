@@ -244,11 +244,13 @@ def test_the_window_bounds_what_is_in_flight(tmp_path: Path, monkeypatch: pytest
 # --- refusals: a sentence for the operator ---
 
 
-def test_two_nodes_with_one_name_are_refused(tmp_path: Path) -> None:
-    nodes = wards(tmp_path)
-    nodes[5] = nodes[1000]
-    with pytest.raises(DataError, match="two nodes say that they are site 'ward-a'"):
-        served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+def test_two_nodes_with_one_name_are_both_left_out(tmp_path: Path) -> None:
+    """Nobody can tell which of them is the site, and the others need not wait until somebody can."""
+    nodes = wards(tmp_path, 4)
+    nodes[5] = nodes[999]
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    assert outcome.failed == {"ward-b": "two nodes say that they are site 'ward-b'; give each site a name of its own"}
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
 
 def test_too_few_nodes_are_refused_and_the_missing_named(tmp_path: Path) -> None:
@@ -268,22 +270,55 @@ def test_a_site_that_nobody_expects_is_left_alone(tmp_path: Path) -> None:
     assert set(outcome.clients) == {"ward-a", "ward-b"}
 
 
-def test_other_features_are_refused_by_what_differs(tmp_path: Path) -> None:
-    nodes = wards(tmp_path)
+def test_a_site_with_other_features_is_left_out_by_what_differs(tmp_path: Path) -> None:
+    nodes, said = wards(tmp_path), list[str]()
     nodes[999]["features"] = "random:20,tanh,1"
     grid = InProcessGrid(make_client_app(), nodes)
     job = Job("afl", features="random:20,relu,1")
+    outcome = serve(grid, job, Rules(**QUICK), said.append)[0]
+    reason = "it has other features than the rest: random:20,tanh,1 here, random:20,relu,1 there"
+    assert outcome.failed == {"ward-b": reason}
+    assert f"left out: ward-b: {reason}" in said
+    assert set(outcome.clients) == {"ward-a", "ward-c"}
+    wide = wards(tmp_path, 4, c={"x": np.ones((60, 6))})
+    outcome = served(InProcessGrid(make_client_app(), wide), fs.AFL())
+    assert re.search(r"it has other features than the rest: .*\(6,\) here, \(5,\) there", outcome.failed["ward-c"])
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-c").state)
+
+
+def test_without_a_majority_a_difference_stops_the_run_and_both_sides_are_said(tmp_path: Path) -> None:
+    """Of two, or where half of the expected sites differ, nobody can tell who is right."""
+    nodes = wards(tmp_path, 2)
+    nodes[999]["features"] = "random:20,tanh,1"
+    job = Job("afl", features="random:20,relu,1")
     with pytest.raises(DataError, match=r"site 'ward-b' has other features.*random:20,tanh,1 here, random:20,relu,1"):
-        serve(grid, job, Rules(**QUICK), print)
-    wide = wards(tmp_path, c={"x": np.ones((60, 6))})
-    with pytest.raises(DataError, match=r"site 'ward-c' has other features.*\(6,\) here, \(5,\) there"):
-        served(InProcessGrid(make_client_app(), wide), fs.AFL())
+        serve(InProcessGrid(make_client_app(), nodes), job, Rules(**QUICK), print)
+    texts = {letter: {"y": np.array(["ill", "well", "calm"] * 20)} for letter in "bc"}
+    said = "labels of site 'ward-b' are texts, those of site 'ward-a' numbers.*2 of 4 sites are alike, and 3 must be"
+    with pytest.raises(DataError, match=said):
+        served(InProcessGrid(make_client_app(), wards(tmp_path, 4, **texts)), fs.AFL())
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, 3, b=texts["b"]))
+    expected = ("ward-a", "ward-b", "ward-c", "ward-y")
+    with pytest.raises(DataError, match=r"2 of 3 sites are alike, and 3 must be"):
+        served(grid, fs.AFL(), sites=expected, wait=0.2)
 
 
-def test_texts_and_numbers_as_labels_do_not_mix(tmp_path: Path) -> None:
-    nodes = wards(tmp_path, b={"y": np.array(["ill", "well", "calm"] * 20)})
-    with pytest.raises(DataError, match="the labels of site 'ward-b' are texts, those of site 'ward-a' numbers"):
-        served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+def test_a_site_with_another_kind_of_labels_is_left_out(tmp_path: Path) -> None:
+    nodes = wards(tmp_path, 4, b={"y": np.array(["ill", "well", "calm"] * 20)})
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    assert outcome.failed == {"ward-b": "its labels are texts, those of the rest numbers"}
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["hello", "opening"])
+def test_a_site_is_left_out_on_purpose(tmp_path: Path, opened: bool) -> None:
+    """Whatever it says, here even another kind of labels, which would stop two of three."""
+    nodes = wards(tmp_path, 4, b={"y": np.array(["ill", "well", "calm"] * 20)})
+    grid, said = InProcessGrid(make_client_app(), nodes), list[str]()
+    outcome = served(grid, fs.AFL(), said, **(keyed(grid, tmp_path) if opened else {}), exclude=("ward-b",))
+    assert outcome.failed == {"ward-b": "it was left out on purpose"}
+    assert "left out: ward-b: it was left out on purpose" in said
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,16 +339,47 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_another_version_at_a_site_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "VERSION", "0.0.9")  # what a site says of itself
-    with pytest.raises(DataError, match=r"site 'ward-\w' is refused: it has fedsolve 0.0.9, the server"):
-        served(InProcessGrid(make_client_app(), wards(tmp_path)), fs.AFL())
+    with pytest.raises(DataError, match=r"0 of 2 needed sites .*; ward-a: it has fedsolve 0.0.9, the server"):
+        served(InProcessGrid(make_client_app(), wards(tmp_path)), fs.AFL(), wait=0.2)
+
+
+def test_one_site_with_another_version_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = InProcessGrid(make_client_app(), wards(tmp_path, 4))
+    push = grid.push_messages
+
+    def one_is_old(messages: Any) -> Any:
+        for message in messages:
+            if message.metadata.dst_node_id == 999:
+                message.content.config_records["head"]["version"] = "9.9"
+            yield from push([message])
+
+    monkeypatch.setattr(grid, "push_messages", one_is_old)
+    outcome = served(grid, fs.AFL(), sites=tuple(f"ward-{letter}" for letter in "abcd"))
+    assert re.search("it has fedsolve .*, the server 9.9; install the same everywhere", outcome.failed["ward-b"])
+    assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
 
 def test_a_name_belongs_to_a_key(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), wards(tmp_path, 2))
     grid.keys = {1000: b"KEY A\n", 999: b"KEY B\n"}
     served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY B"})
-    with pytest.raises(DataError, match="a node with another key says that it is site 'ward-b'"):
-        served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY C"})
+    with pytest.raises(DataError, match="node 999: it has another key than site 'ward-b', and says that it is that"):
+        served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY C"}, wait=0.2)
+
+
+def test_a_node_with_another_key_costs_the_site_it_claims_to_be_nothing(tmp_path: Path) -> None:
+    nodes = wards(tmp_path, 3)
+    nodes[5] = nodes[999]
+    grid, said = InProcessGrid(make_client_app(), nodes), list[str]()
+    rules = keyed(grid, tmp_path) | {"scratch": None}
+    grid.keys[5] = b"KEY of nobody"
+    outcome = served(grid, fs.AFL(), said, **rules)
+    assert set(outcome.clients) == {"ward-a", "ward-b", "ward-c"}
+    assert outcome.failed == {"node 5": "it has another key than site 'ward-b', and says that it is that site"}
+    nodes[998]["client"] = "ward-a"  # a known key with another name
+    outcome = served(_regrid(grid, nodes), fs.AFL(), said, **rules)
+    assert set(outcome.clients) == {"ward-a", "ward-b"}
+    assert outcome.failed["ward-c"] == "its node says that it is site 'ward-a'"
 
 
 def test_a_node_without_data_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -369,7 +435,7 @@ FAULTS = {
     "raises": "it raised .*out of order",
     "hangs": "no answer within 2 s",
     "nan": "'cross' has values that are not finite",
-    "shape": r"cross <f8\[5, 2\].* where those of most have",
+    "shape": r"cross <f8\[5, 2\].* and F.Y is \[5, 3\] for this task",
     "asymmetric": r"gram <f8\[5, 5\].* where those of most have .*triangle",
     "asymmetric in place": r"triangle <f8\[5, 5\] where those of most have",
     "indefinite": "its F'F is not positive semi-definite",
@@ -493,9 +559,11 @@ def test_a_site_with_other_features_sends_no_statistics(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), nodes, note)
     rules = keyed(grid, tmp_path)
     scratch = rules.pop("scratch")
-    with pytest.raises(DataError, match=r"site 'ward-b' has other features.*random:20,tanh,1 here, random:20,relu,1"):
-        serve(grid, Job("afl", features="random:20,relu,1"), Rules(**QUICK, **rules), print, scratch=scratch)
-    assert dict(sent) == {1000: True, 999: False, 998: True}
+    job = Job("afl", features="random:20,relu,1")
+    outcome = serve(grid, job, Rules(**QUICK, **rules), print, scratch=scratch)[0]
+    assert set(outcome.failed) == {"ward-b"}
+    assert {node for node, body in sent if body} == {1000, 998}
+    assert [node for node, _ in sent].count(999) == 1
 
 
 def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,14 +574,14 @@ def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeyp
     served(grid := _regrid(grid, nodes), fs.AFL(), said, **rules, wait=0.5)
     assert any("starting without ward-c" in line and "there is no file" in line for line in said)
     nodes[999]["client"] = "ward-a"
-    with pytest.raises(DataError, match="a node with another key says that it is site 'ward-a'"):
+    with pytest.raises(DataError, match=r"1 of 3 expected sites .*; ward-b: its node says that it is site 'ward-a'"):
         served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
     del nodes[999], nodes[998]
     with pytest.raises(DataError, match=r"1 of 3 expected sites are there after \d+ s, without ward-b, ward-c"):
         served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
     monkeypatch.setattr(sites, "VERSION", "0.0.9")
-    with pytest.raises(DataError, match=r"site 'ward-a' is refused: it has fedsolve 0.0.9, the server"):
-        served(_regrid(grid, nodes), fs.AFL(), **rules)
+    with pytest.raises(DataError, match=r"ward-a: it has fedsolve 0.0.9, the server"):
+        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.2)
 
 
 def test_if_all_sites_fail_at_once_the_operator_is_told_why(tmp_path: Path) -> None:
@@ -551,7 +619,7 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     nodes = wards(tmp_path, 4)
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
-    met, told, _ = meet(grid, job, rules, print)
+    met, told, *_ = meet(grid, job, rules, print)
     task = sites.agree(told, job)
     gone = grid.nodes.pop(999)
     way = transport.FlowerTransport(grid, met, job, task, 60.0)

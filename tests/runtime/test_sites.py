@@ -121,6 +121,47 @@ def test_texts_and_numbers_as_labels_are_refused_by_name() -> None:
         agreed(description("ward-a"), description("ward-b", target=fs.Classes(2)))
 
 
+def majority(*wards: Description, quorum: int) -> sites.Agreement:
+    return sites.agreed({site.name: site for site in wards}, Job("afl"), quorum)
+
+
+def test_who_differs_from_enough_others_is_left_out_with_the_reason() -> None:
+    alike = [description(f"ward-{letter}") for letter in "abc"]
+    others = {
+        "texts": description("ward-x", target=fs.Classes(2)),
+        "columns": description("ward-x", feature_names=("age", "pulse", "height")),
+        "features": description("ward-x", inputs=(4,), feature_names=()),
+    }
+    words = {
+        "texts": "its labels are numbers, those of the rest texts",
+        "columns": "its columns are not those of the rest: height, weight differ",
+        "features": "it has other features than the rest: (4,) here, (3,) there",
+    }
+    for kind, other in others.items():
+        task, left_out = majority(*alike, other, quorum=3)
+        assert left_out == {"ward-x": words[kind]}, kind
+        assert task == agreed(*alike)
+        with pytest.raises(fs.DataError, match=r"ward-x.*\(3 of 4 sites are alike, and 4 must be\)"):
+            majority(*alike, other, quorum=4)
+        with pytest.raises(fs.DataError, match="ward-x"):
+            agreed(*alike, other)
+
+
+def test_sites_of_unlike_sizes_agree_on_all_classes() -> None:
+    """One large site beside small ones is no drowning, and neither are many that have nothing in common."""
+    large = replace(description("ward-a", target=fs.Classes(3_000, tuple(map(str, range(3_000))))), samples=9_000)
+    small = [
+        replace(description(f"ward-{n}", target=fs.Classes(50, tuple(f"{n}/{k}" for k in range(50)))), samples=100)
+        for n in range(9)
+    ]
+    task, left_out = majority(large, *small, quorum=6)
+    assert not left_out and task.classes == 3_450
+    huge = replace(description("ward-z", target=fs.Classes(9_000, tuple(map(str, range(9_000))))), samples=90_000)
+    task, left_out = majority(large, *small, huge, quorum=6)
+    assert task.classes == 3_450
+    assert re.search(r"it tells 9000 classes: 9450 with those of the rest, .* at most 6000", left_out["ward-z"])
+
+
 # --- what a site tells ---
 
 

@@ -72,6 +72,10 @@ def deploy_run_command(
     min_clients: Annotated[int, typer.Option(help="The run stops when fewer sites answer.")] = 2,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the sites at the start.")] = 120.0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer before a site is left out.")] = 1800.0,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Leave this site out. Repeat for more.", show_default=False),
+    ] = None,
     eval_every: Annotated[
         int,
         typer.Option(metavar="N", help="Evaluate every N rounds; 0: after the last. One message per site."),
@@ -95,7 +99,7 @@ def deploy_run_command(
     methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
     instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
     job = Job(method, parameters.values(instance), features, seed, share_of(test))
-    rules = Rules((), min_clients, wait, timeout, participation, eval_every)
+    rules = Rules((), min_clients, wait, timeout, participation, eval_every, exclude=tuple(exclude or ()))
     network = next(iter(parameters.imported(instance).values()), "")
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger), model=network), out)
 

@@ -70,11 +70,12 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
     environment = _environment(here)
-    keys = register(here, sites, say)
+    rules = replace(rules, sites=sites)
+    keys = register(here, rules.expected, say)
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
-        rules_text = json.dumps(asdict(replace(rules, sites=sites, keys=keys)))
+        rules_text = json.dumps(asdict(replace(rules, keys=keys)))
         values = {"job": json.dumps(asdict(job)), "rules": rules_text, "out": str(out), "status": str(status)}
         if ledger:
             values["ledger"] = str(ledger.resolve())

@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedsolve.arrays import Arrays
+from fedsolve.arrays import Arrays, finite
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.method import Method, Server
 from fedsolve.metrics import figures
 from fedsolve.model import Model
@@ -23,6 +24,7 @@ from fedsolve.parameters import whole
 from fedsolve.progress import Progress, Tick
 from fedsolve.result import ClientResult, Result, Round, Seconds, spreads
 from fedsolve.rng import derive
+from fedsolve.runtime import examiner
 from fedsolve.runtime.client import Kind, Request
 from fedsolve.runtime.gather import Gathering, Plain, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
@@ -126,17 +128,18 @@ def drive(
         present = transport.clients()
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
-        replies = Replies(plan, task.space, tolerate, on_reply)
+        form = partial(_form, method, task, state, plan.clients, number, seed)
+        look = examiner.Examiner(form, thorough=tolerate).look
+        replies = Replies(plan, task.space, tolerate, on_reply, look)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
         gathering.gather(transport, post.requests(plan.clients), replies, tick)
         clock.lap("clients")
-        folded = replies.folded()
+        enough = partial(_enough, replies, plan.clients, min_clients, number)
+        state = _aggregate(method, state, replies, partial(_server, task, seed, number), enough, tolerate)
         failed |= replies.failed
-        _enough(replies, plan.clients, min_clients, number)
         lost = (lost | set(plan.clients)) - replies.answered
         pace = pace.after(replies.seconds)
-        state = method.aggregate(state, folded, Server(task, number, derive(seed, "aggregate", number)))
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
@@ -163,6 +166,50 @@ def drive(
     results = {name: tallies.clients[name] for name in sorted(tallies.clients)}
     shared = method.shared(method.message(state, min(results, default=""), "personalize"))
     return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums)
+
+
+def _server(task: Task, seed: int, number: int) -> Server:
+    return Server(task, number, derive(seed, "aggregate", number))
+
+
+def _form(
+    method: Method, task: Task, state: Arrays, clients: Sequence[str], number: int, seed: int
+) -> examiner.Form | None:
+    """What moments look like in this round, by what a method makes of two samples."""
+    return examiner.form(method, task, method.message(state, clients[0], "update"), number, seed)
+
+
+def _aggregate(
+    method: Method,
+    state: Arrays,
+    replies: Replies,
+    server: Callable[[], Server],
+    enough: Callable[[], None],
+    tolerate: bool,
+) -> Arrays:
+    """The next state, of finite numbers, from those that answered, who must be `enough`.
+
+    With `tolerate`, collected replies that the method can do nothing with are left out where most are laid out
+    otherwise. Which of several summed replies spoilt a sum, nobody can tell: the largest are named.
+    """
+    folded = replies.folded()
+    enough()
+    try:
+        following = method.aggregate(state, folded, server())
+        spoilt = [name for name, array in following.items() if array.dtype.kind == "f" and not finite(array)]
+        if not spoilt:
+            return following
+        reason, cause = f"the server's {spoilt[0]!r} is not finite after it", None
+    except Exception as error:
+        if not tolerate or (isinstance(error, FedsolveError) and not replies.collected):
+            raise
+        reason, cause = f"{type(error).__name__}: {error}", error
+    if tolerate and replies.without_odd():
+        return _aggregate(method, state, replies, server, enough, tolerate)
+    largest = sorted(replies.sizes, key=lambda client: (-replies.sizes[client], client))[:3]
+    suspects = ", ".join(f"{client} ({replies.sizes[client]:.3g})" for client in largest)
+    hint = f"the largest numbers came from {suspects}; leave one out" if suspects else "scale the features down"
+    raise DataError(f"what came of round {server().round} cannot be used: {reason}; {hint}, and run again") from cause
 
 
 def _serves(method: Method, task: Task) -> None:

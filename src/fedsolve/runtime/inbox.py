@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import numpy as np
 
 from fedsolve import arrays as named
 from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, read
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, plain
 from fedsolve.method import Plan
 from fedsolve.result import ClientResult
 
 Witness: TypeAlias = Callable[[str, Arrays], object]
 """Told of every client's reply before it is folded; a DataError that it raises refuses the reply."""
+
+Look: TypeAlias = Callable[[Arrays], object]
+"""Looks at a reply and raises where it cannot be one."""
+
+LARGEST = {"<f8": 1e150, "<f4": 1e15}
+"""The largest number that a client elsewhere may send, by type: sums over all clients, and squares of these, stay
+finite. Features up to 1e75 have moments within it."""
+LONGEST_TIME = 1e9  # seconds that a client may say it took: thirty years
+MOST_CHOSEN = 1000  # settings that may be chosen for a client
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +63,48 @@ class Replies:
     clients decide which layout is right, so that it does not matter who came first.
     """
 
-    def __init__(self, plan: Plan, space: int, tolerate: bool, witness: Witness | None = None) -> None:
+    def __init__(
+        self, plan: Plan, space: int, tolerate: bool, witness: Witness | None = None, look: Look | None = None
+    ) -> None:
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
         self.seconds: dict[str, float] = {}  # that clients say they took, where the method asks for it
-        self._plan, self._space, self._tolerate, self._witness = plan, space, tolerate, witness
+        self.sizes: dict[str, float] = {}  # the largest number of each reply, where clients are elsewhere
+        self._plan, self._space, self._tolerate, self._witness, self._look = plan, space, tolerate, witness, look
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._each: dict[str, dict[str, Array]] = {}  # by client: what is not added up
         self._members: dict[Layout, set[str]] = {}
+        self._collected: dict[str, Layout] = {}  # by client: the layout of what is not added up to anybody's
 
     @property
     def answered(self) -> set[str]:
         """The clients whose replies are in."""
         return set().union(*self._members.values())
 
+    @property
+    def collected(self) -> bool:
+        """Whether there are replies that are not added up to anybody's."""
+        return bool(self._collected)
+
     def empty(self) -> Replies:
         """A new inbox for replies to the same plan."""
-        return Replies(self._plan, self._space, self._tolerate, self._witness)
+        return Replies(self._plan, self._space, self._tolerate, self._witness, self._look)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Check a reply and add it to its sum."""
         try:
-            if isinstance(answer, Failure):
-                raise DataError(answer.reason)
-            reply, head = read(answer, "its reply")
-            if head.get("space") != f"{self._space:x}":
-                raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
-            seconds = _seconds(head)
-            named.check(reply, "its reply")
-            if self._witness:
+            with _at_fault(self._tolerate):
+                reply, seconds = self._read(client, answer)
+            if self._witness:  # what goes wrong at a witness beside a refusal, as a full disk, is nobody's fault here
                 self._witness(client, reply)
         except DataError as error:
             self._fail(client, str(error))
             return
         fold = self._plan.fold
         group = "" if fold == "sum" else client if fold == "collect" else fold[client]
-        layout = () if fold == "collect" else named.layout(reply)
+        layout = named.layout(reply)
+        if fold == "collect":  # each may have a layout of its own
+            self._collected[client], layout = layout, ()
         added = reply
         if self._plan.each:
             starts = tuple(f"{prefix}/" for prefix in self._plan.each)
@@ -96,7 +115,23 @@ class Replies:
         self._members.setdefault(layout, set()).add(client)
         if seconds is not None:
             self.seconds[client] = seconds
-        self.received += len(answer) if reply else 0  # an empty reply carries nothing of the method's
+        if isinstance(answer, bytes | memoryview) and reply:  # an empty reply carries nothing of the method's
+            self.received += len(answer)
+
+    def _read(self, client: str, answer: Bytes | Failure) -> tuple[Arrays, float | None]:
+        """The reply in an answer, and how long the client says it took; refused where it cannot be a reply."""
+        if isinstance(answer, Failure):
+            raise DataError(answer.reason)
+        reply, head = read(answer, "its reply")
+        if head.get("space") != f"{self._space:x}":
+            raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
+        seconds = _seconds(head)
+        named.check(reply, "its reply")
+        if self._look:
+            self._look(reply)
+        if self._tolerate:
+            self.sizes[client] = _largest(reply, len(self._plan.clients))
+        return reply, seconds
 
     def merge(self, other: Inbox) -> None:
         """Add the sums of another inbox, which is used up."""
@@ -107,8 +142,10 @@ class Replies:
         for layout, members in other._members.items():
             self._members.setdefault(layout, set()).update(members)
         self._each |= other._each
+        self._collected |= other._collected
         self.failed |= other.failed
         self.seconds |= other.seconds
+        self.sizes |= other.sizes
         self.received += other.received
 
     def folded(self) -> dict[str, Array]:
@@ -128,23 +165,70 @@ class Replies:
             folded |= named.under(client, self._each[client])
         return folded
 
+    def without_odd(self) -> bool:
+        """Leave out collected replies that are not laid out as those of most; whether there were some.
+
+        For an aggregate that could do nothing with them. Where replies are added up, `folded` has left them out.
+        """
+        votes = Counter(self._collected.values())
+        right = max(votes, key=lambda layout: (votes[layout], layout), default=())
+        odd = sorted(client for client, layout in self._collected.items() if layout != right)
+        for client in odd:
+            words = named.words(self._collected.pop(client))
+            del self._sums[client, ()]
+            self._each.pop(client, None)
+            self._members[()].discard(client)
+            self._fail(client, f"its reply has {words} where those of most have {named.words(right)}")
+        return bool(odd)
+
     def _fail(self, client: str, reason: str) -> None:
         if not self._tolerate:
             raise DataError(f"client {client!r}: {reason}")
-        self.failed[client] = reason
+        self.failed[client] = plain(reason)
 
 
-def _seconds(head: Mapping[str, str]) -> float | None:
+@contextmanager
+def _at_fault(tolerate: bool) -> Iterator[None]:
+    """Inside, whatever goes wrong is the fault of the client whose answer is read, where clients are elsewhere.
+
+    A client elsewhere can send any bytes. Readers refuse with a DataError what they know to be wrong; bytes that
+    somebody made to find what they do not know must cost that client its place, and nobody else the run.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if not tolerate:
+            raise
+        raise DataError(f"its answer cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _seconds(head: Mapping[str, object]) -> float | None:
     """How long a client says it took, where it says so."""
     if "seconds" not in head:
         return None
+    text = head["seconds"]
     try:
-        seconds = float(head["seconds"])
+        seconds = float(text) if isinstance(text, str) else math.nan
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise DataError(f"it says that it took {head['seconds']!r} seconds")
+    if not 0 <= seconds <= LONGEST_TIME:
+        raise DataError(f"it says that it took {text!r} seconds")
     return seconds
+
+
+def _largest(reply: Arrays, clients: int) -> float:
+    """The largest number of a reply from elsewhere; refused where the sum over all clients might not hold it."""
+    limits = {**LARGEST, "<i8": 2.0**62 / max(clients, 1)}
+    largest = 0.0
+    for name, array in reply.items():
+        size = max(abs(float(array.max(initial=0))), abs(float(array.min(initial=0))))
+        limit = limits.get(array.dtype.str, math.inf)  # narrower types are summed by nobody
+        if not size <= limit:
+            raise DataError(f"its reply: {name!r} has the value {size:.3g}, and sums hold values up to {limit:.3g}")
+        largest = max(largest, size)
+    return largest
 
 
 class Tallies:
@@ -163,14 +247,16 @@ class Tallies:
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Read the figures of a client, and add its tallies to those of the others."""
         try:
-            if isinstance(answer, Failure):
-                raise DataError(answer.reason)
-            self.clients[client], tallies = _read_tally(decode(answer, "its figures"), self._classes)
+            with _at_fault(self._tolerate):
+                if isinstance(answer, Failure):
+                    raise DataError(answer.reason)
+                result, tallies = _read_tally(decode(answer, "its figures"), self._classes)
         except DataError as error:
             if not self._tolerate:
                 raise DataError(f"client {client!r}: {error}") from error
-            self.failed[client] = str(error)
+            self.failed[client] = plain(str(error))
             return
+        self.clients[client] = result
         self._add(tallies)
 
     def merge(self, other: Inbox) -> None:
@@ -189,19 +275,38 @@ class Tallies:
 def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, Arrays]]:
     """The figures of a client, checked, and its tallies."""
     try:
-        chosen = {name: float(array) for name, array in named.take("chosen", answer).items()}
-        train, test = int(answer["train"]), int(answer["test"])
+        chosen = {name: _number(array) for name, array in named.take("chosen", answer).items()}
+        train, test = (_samples(answer[name]) for name in ("train", "test"))
+        if len(chosen) > MOST_CHOSEN:
+            raise ValueError(f"{len(chosen)} settings were chosen for it, and no client needs more than {MOST_CHOSEN}")
         figures: dict[str, dict[str, float]] = {}
         tallies: dict[str, Arrays] = {}
         for whose in ("personal", "shared", "baseline"):
             tally = named.take(whose, answer)
             if tally:
-                exact = {"auc": float(tally.pop("auc"))} if "auc" in tally else {}
+                exact = {"auc": _number(tally.pop("auc"))} if "auc" in tally else {}
                 metrics.check(tally, classes, "its figures")
                 if int(tally["count"]) != test or not all(0 <= value <= 1 for value in exact.values()):
                     raise ValueError(f"{int(tally['count'])} of {test} samples, area {exact.get('auc')}")
                 figures[whose], tallies[whose] = metrics.figures(tally) | exact, tally
+        if test and "personal" not in tallies:
+            raise ValueError(f"{test} test samples, and none of them counted")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"its figures are incomplete or cannot be: {error}") from error
     client = ClientResult(train, test, figures.get("personal", {}), figures.get("shared", {}), chosen=chosen)
     return client, tallies
+
+
+def _number(array: Array) -> float:
+    """One finite number: whatever stands in a result is one."""
+    value = float(array) if array.shape == () else math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"wanted a finite number; got {np.array2string(array, threshold=4)}")
+    return value
+
+
+def _samples(array: Array) -> int:
+    """A number of samples that somebody can have."""
+    if array.shape != () or array.dtype.kind not in "iu" or not 0 <= int(array) <= metrics.LARGEST_COUNT:
+        raise ValueError(f"wanted a number of samples; got {np.array2string(array, threshold=4)}")
+    return int(array)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -19,21 +18,24 @@ from typing import Any, Protocol
 
 from fedsolve import codec, disk, methods
 from fedsolve.arrays import Arrays
+from fedsolve.census import MOST_SAMPLES
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
 from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
-from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError, ParameterError, plain
+from fedsolve.data.task import Task
+from fedsolve.errors import DataError, ParameterError, plain, unknown
 from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.runtime.agreement import Agreement, agreement, check_terms
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.texts import read_json
 
 VERSION = metadata.version("fedsolve")
+LONGEST_TEXT = 20_000_000  # characters of a description: more than all names that it may tell take
 KEPT_RUNS = 3  # folders of private state that a site keeps
 
 
@@ -71,6 +73,15 @@ class Description:
     task: Task  # as its data alone pose it
     samples: int
 
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not isinstance(self.version, str) or not isinstance(self.task, Task):
+            raise DataError(
+                f"version and task must be a text and a task; got {self.version!r:.50} and {self.task!r:.50}"
+            )
+        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or not 0 <= self.samples <= MOST_SAMPLES:
+            raise DataError(f"samples must be a whole number from 0 to {MOST_SAMPLES}; got {self.samples!r:.50}")
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -83,12 +94,25 @@ class Rules:
     participation: float = 1.0
     evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs one message per site
     keys: Mapping[str, str] = field(default_factory=dict)  # the public key of each site, where nodes have keys
+    exclude: tuple[str, ...] = ()  # who is left out on purpose, and not expected
 
     def __post_init__(self) -> None:
+        for name in ("sites", "exclude"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in self.exclude if self.sites else ():
+            if name not in self.sites:
+                raise unknown("site", name, self.sites)
+        if self.sites and not set(self.sites) - set(self.exclude):
+            raise ParameterError("exclude leaves no site over; name fewer")
         for name, low in (("min_clients", 1), ("wait", 0), ("timeout", 1), ("evaluate_every", 0)):
             if not getattr(self, name) >= low:
                 label = name.replace("_", "-")
                 raise ParameterError(f"{label} must be a number of at least {low}; got {getattr(self, name)!r}")
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Who is expected and not left out on purpose; empty: whoever is there."""
+        return tuple(name for name in self.sites if name not in self.exclude)
 
 
 def to_text(value: Job | Description) -> str:
@@ -98,8 +122,10 @@ def to_text(value: Job | Description) -> str:
 
 
 def from_text(kind: type[Any], text: str) -> Any:
-    """The job or description that `to_text` wrote; one with other fields is refused."""
+    """The job or description that `to_text` wrote; one with other fields, or of other kinds, is refused."""
     try:
+        if len(text) > LONGEST_TEXT:
+            raise ValueError(f"a text of {len(text)} characters")
         values = read_json(text, "its text")
         names = {item.name for item in fields(kind)}
         if not isinstance(values, dict) or set(values) != names:
@@ -148,28 +174,14 @@ def shared_text(task: Task, job: Job) -> str:
 
 def agree(descriptions: Mapping[str, Description], job: Job) -> Task:
     """The task that all sites share, or an error that names the site that differs and says in what."""
-    features = maps.parse(job.features)
-    tasks = {name: descriptions[name].task for name in sorted(descriptions)}
-    inputs = Counter(task.inputs for task in tasks.values()).most_common(1)[0][0]
-    space = maps.described(features, inputs)
-    for name, task in tasks.items():
-        if task.described != space:
-            words = maps.difference(task.described, space)
-            raise DataError(f"site {name!r} has other features than the rest: {words}; nothing was added up")
-    texts = [name for name, task in tasks.items() if task.class_names]
-    numbers = [name for name, task in tasks.items() if not task.class_names]
-    if texts and numbers:
-        raise DataError(
-            f"the labels of site {texts[0]!r} are texts, those of site {numbers[0]!r} numbers; use one or the other"
-        )
-    class_names = tuple(sorted(set().union(*(task.class_names for task in tasks.values()))))
-    columns = next((task.feature_names for task in tasks.values() if task.feature_names), ())
-    for name, task in tasks.items():
-        odd = sorted(set(columns) ^ set(task.feature_names))
-        if task.feature_names and odd:
-            raise DataError(f"the columns of site {name!r} are not those of the rest: {', '.join(odd[:5])} differ")
-    classes = len(class_names) or max(task.classes for task in tasks.values())
-    return Task(Classes(classes, class_names), inputs, features, columns)
+    return agreed(descriptions, job).task
+
+
+def agreed(descriptions: Mapping[str, Description], job: Job, quorum: int | None = None) -> Agreement:
+    """The task that all sites share, or at least so many, with the reasons why others are left out."""
+    tasks = {name: description.task for name, description in descriptions.items()}
+    samples = {name: description.samples for name, description in descriptions.items()}
+    return agreement(tasks, samples, maps.parse(job.features), quorum)
 
 
 # --- a site with data of its own ---
@@ -202,10 +214,11 @@ class FileSite:
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test."""
-        features = self._features(job)
+        features, rows = self._features(job), self._rows(job)
+        check_terms(task, rows.task, self.name)
         common = task.with_map(features)
         try:
-            table = align(self._rows(job), task, self.data)
+            table = align(rows, task, self.data)
         except DataError as error:
             raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
         if not isinstance(job.test, str):

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedsolve import codec
 from fedsolve.arrays import Arrays, same
 from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, plain
 from fedsolve.method import Method, Server
 from fedsolve.rng import derive
 from fedsolve.runtime.flower.messages import HELLO, failure, packed, unpacked
@@ -43,7 +43,7 @@ class Opening:
     @classmethod
     def of(cls, method: Method, job: Job, rules: Rules, folder: Path) -> Opening | None:
         """Where the method has one round, begins with the same message whatever the task, and all sites have keys."""
-        keys = bool(rules.sites) and all(name in rules.keys for name in rules.sites)
+        keys = bool(rules.expected) and all(name in rules.keys for name in rules.expected)
         if method.rounds > 1 or not keys or rules.participation < 1:
             return None
         first, second = (
@@ -57,7 +57,9 @@ class Opening:
 def _first_message(method: Method, task: Task, job: Job, rules: Rules) -> Arrays | None:
     """What a method sends first under a task; nothing where it takes no such task."""
     try:
-        return method.message(method.init_server(Server(task, 0, derive(job.seed, "server"))), rules.sites[0], "update")
+        return method.message(
+            method.init_server(Server(task, 0, derive(job.seed, "server"))), rules.expected[0], "update"
+        )
     except Exception:  # noqa: BLE001  (a network of the user's own may refuse such inputs with any error)
         return None
 
@@ -68,30 +70,32 @@ class Present(NamedTuple):
     nodes: dict[str, int]  # the node of each site
     descriptions: dict[str, Description]  # who failed at an opening has none
     early: dict[str, Early | Failure]  # what came of an opening
+    left_out: dict[str, str]  # expected sites that are not there or were refused, and nodes that were, and why
 
 
 def meet(grid: Grid, job: Job, rules: Rules, say: Say, opening: Opening | None = None) -> Present:
     """Ask every node for its name and its data until all expected sites are there, or until the time is over.
 
-    Nodes that are not expected are left alone. Two nodes with one name, another version of fedsolve, or another key
-    than the site's own stop the run. With an `opening`, sites are asked the first request in the same message; who
-    fails at that is there, but without a description.
+    Nodes that are not expected are left alone. A site with another version of fedsolve, a node with another key than
+    the site whose name it gives, and all of several nodes with one name are refused, and the others meet without them.
+    With an `opening`, sites are asked the first request in the same message; who fails at that is there, but without a
+    description.
     """
     started, last, pause = time.monotonic(), "", POLL[0]
     greeter = _Greeter(grid, job, rules, opening)
-    guests = greeter.guests
-    least = min(rules.min_clients, len(rules.sites)) if rules.sites else rules.min_clients
+    guests, expected = greeter.guests, rules.expected
+    least = min(rules.min_clients, len(expected)) if expected else rules.min_clients
     while True:
         now = time.monotonic()
         greeter.ask({node.node_id: node.public_key.decode(errors="replace").strip() for node in grid.get_nodes()})
         heard = greeter.listen()
-        described = _by_name(guests, rules)
+        described, refused = _by_name(guests, rules)
         nodes = {name: node for name, (node, _) in described.items()}
         nodes |= {guest.name: node for node, guest in guests.items() if guest.early and not guest.description}
         waiting = any(guest.identity is not None or not guest.asked for guest in guests.values())
-        missing = [name for name in rules.sites if name not in nodes]
+        missing = [name for name in expected if name not in nodes and name not in refused]
         over = now - started >= rules.wait and not (opening and waiting)
-        if (not missing and not waiting and len(nodes) >= least) or over:
+        if (not missing and not waiting and (len(nodes) >= least or (expected and refused))) or over:
             break
         line = f"{len(nodes)} sites are there" + (f", waiting for {', '.join(missing)}" if missing else "")
         if line != last:
@@ -100,16 +104,20 @@ def meet(grid: Grid, job: Job, rules: Rules, say: Say, opening: Opening | None =
         # Each look costs the SuperLink one request per node, so looks get rarer while nobody answers.
         pause = POLL[0] if heard else min(1.5 * pause, POLL[1])
         time.sleep(pause)
-    failures = {guest.name or f"node {node}": guest.why() for node, guest in guests.items() if guest.why()}
+    owners = _owners(rules)
+    whys = {owners.get(guest.key, guest.name) or f"node {node}": guest.why() for node, guest in guests.items()}
+    failures = {plain(name): plain(reason) for name, reason in (whys | refused).items() if reason}
     reasons = "".join(f"; {name}: {reason}" for name, reason in sorted(failures.items()))
     if len(nodes) < max(1, least) or not described:
-        number = f"{len(rules.sites)} expected" if rules.sites else f"{least} needed"
+        number = f"{len(expected)} expected" if expected else f"{least} needed"
         absent = f", without {', '.join(missing)}" if missing else ""
         raise DataError(f"{len(described)} of {number} sites are there after {now - started:.0f} s{absent}{reasons}")
     if missing:
         say(f"starting without {', '.join(missing)}{reasons}")
     early = {name: answer for name, node in nodes.items() if (answer := guests[node].early)}
-    return Present(nodes, {name: description for name, (_, description) in described.items()}, early)
+    left_out = {name: failures.get(name, f"it was not there within {rules.wait:g} s") for name in missing}
+    left_out |= {plain(name): plain(reason) for name, reason in refused.items()}
+    return Present(nodes, {name: description for name, (_, description) in described.items()}, early, left_out)
 
 
 @dataclass
@@ -135,7 +143,7 @@ class _Greeter:
 
     def __init__(self, grid: Grid, job: Job, rules: Rules, opening: Opening | None) -> None:
         self.guests: dict[int, _Guest] = {}
-        self._names = {key.strip(): name for name, key in rules.keys.items() if name in rules.sites}
+        self._names = {key: name for key, name in _owners(rules).items() if name in rules.expected}
         self._grid, self._rules, self._opening = grid, rules, opening
         self._head = {"version": VERSION, "job": to_text(job)}
         self._body = packed(codec.encode(opening.message)) if opening else None
@@ -185,6 +193,14 @@ class _Greeter:
         return heard
 
     def _hear(self, node: int, guest: _Guest, reply: Message) -> None:
+        """Take in what a node says; whatever goes wrong with that is the node's fault, and no reason to stop."""
+        try:
+            self._read(node, guest, reply)
+        except Exception as error:  # noqa: BLE001  (it can say anything)
+            guest.description, guest.early = None, None
+            guest.reason = f"its hello cannot be read: {type(error).__name__}: {error}"
+
+    def _read(self, node: int, guest: _Guest, reply: Message) -> None:
         guest.reason = failure(reply, self._rules.timeout)
         if guest.reason and reply.has_error() and self._opening:
             guest.early, guest.reason = Failure(guest.reason), ""
@@ -193,18 +209,15 @@ class _Greeter:
             if record:
                 guest.name, guest.version = str(record.get("client", "")), str(record.get("version", ""))
         else:
-            try:
-                head = reply.content.config_records["head"]
-                guest.description = from_text(Description, str(head["description"]))
-            except (KeyError, DataError) as error:
-                guest.reason = f"its hello cannot be read: {error}"
-                return
-            guest.name, guest.version = guest.description.name, guest.description.version
+            head = reply.content.config_records["head"]
+            description: Description = from_text(Description, str(head["description"]))
+            guest.name, guest.version = description.name, description.version
             if "failed" in head:
                 guest.early = Failure(str(head["failed"]))
             elif self._opening and "assumed" in head:
                 path = self._opening.folder / f"{node}.safetensors"
                 guest.early = self._keep(path, str(head["assumed"]), reply.content)
+            guest.description = description
 
     def _keep(self, path: Path, assumed: str, content: RecordDict) -> Early | Failure:
         """Put an early answer aside."""
@@ -217,20 +230,34 @@ class _Greeter:
         return Early(assumed, path)
 
 
-def _by_name(guests: Mapping[int, _Guest], rules: Rules) -> dict[str, tuple[int, Description]]:
-    """The expected sites that answered: node and description of each name."""
+def _owners(rules: Rules) -> dict[str, str]:
+    """Whose each key is."""
+    return {key.strip(): name for name, key in rules.keys.items()}
+
+
+def _by_name(guests: Mapping[int, _Guest], rules: Rules) -> tuple[dict[str, tuple[int, Description]], dict[str, str]]:
+    """The expected sites that answered, node and description of each name; and who is refused, and why.
+
+    Where sites have keys, a node is the site whose key it has, whatever it says. One without such a key that gives a
+    site's name is refused by its number, and costs that site nothing.
+    """
+    owners = _owners(rules)
     sites: dict[str, tuple[int, Description]] = {}
+    refused: dict[str, str] = {}
     for node, guest in sorted(guests.items()):
-        if rules.sites and guest.name not in rules.sites:
+        name = owners.get(guest.key, guest.name)
+        if name in rules.exclude or (rules.sites and name not in rules.sites):
             continue
-        if guest.version != VERSION:
-            reason = guest.reason or f"it has fedsolve {guest.version}, the server {VERSION}"
-            raise DataError(f"site {guest.name!r} is refused: {reason}")
-        if guest.description is None:
+        if name in rules.keys and guest.key not in owners:
+            refused[f"node {node}"] = f"it has another key than site {name!r}, and says that it is that site"
+        elif guest.version != VERSION:
+            refused[name] = guest.reason or f"it has fedsolve {guest.version}, the server {VERSION}"
+        elif guest.description is None:
             continue
-        if guest.name in rules.keys and guest.key != rules.keys[guest.name].strip():
-            raise DataError(f"a node with another key says that it is site {guest.name!r}; it is refused")
-        if guest.name in sites:
-            raise DataError(f"two nodes say that they are site {guest.name!r}; give each site a name of its own")
-        sites[guest.name] = (node, guest.description)
-    return sites
+        elif guest.name != name:
+            refused[name] = f"its node says that it is site {guest.name!r}"
+        elif name in sites:
+            refused[name] = f"two nodes say that they are site {name!r}; give each site a name of its own"
+        else:
+            sites[name] = (node, guest.description)
+    return {name: site for name, site in sites.items() if name not in refused}, refused

@@ -8,8 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, fields
-from functools import partial
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import disk, parameters
-from fedsolve.arrays import Arrays
 from fedsolve.data.task import Task
-from fedsolve.errors import FedsolveError
+from fedsolve.errors import FedsolveError, plain
 from fedsolve.method import Method
-from fedsolve.moments import Moments
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.inbox import Witness
-from fedsolve.runtime.sites import Job, Rules, agree
+from fedsolve.runtime.sites import Job, Rules, agreed
 
 Keeping = Callable[[Method, Task], AbstractContextManager[Witness]]  # who is told of the replies of such a run
 
@@ -66,10 +63,18 @@ def serve(
         if scratch is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
             opening = Opening.of(method, job, rules, Path(folder))
-        nodes, descriptions, early = meet(grid, job, rules, say, opening)
-        task = agree(descriptions, job)
-        samples = sum(site.samples for site in descriptions.values())
-        say(f"{len(descriptions)} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
+        nodes, descriptions, early, absent = meet(grid, job, rules, say, opening)
+        expected = len(rules.expected or nodes)
+        least = min(rules.min_clients, expected)
+        task, odd = agreed(descriptions, job, max(least, expected // 2 + 1))
+        left_out = {name: "it was left out on purpose" for name in rules.exclude}
+        left_out |= {name: plain(reason) for name, reason in odd.items()}
+        for name, reason in sorted(left_out.items()):
+            say(f"left out: {name}: {reason}")
+        nodes = {name: node for name, node in nodes.items() if name not in left_out}
+        samples = sum(site.samples for name, site in descriptions.items() if name not in left_out)
+        number = len(descriptions) - len(odd)
+        say(f"{number} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
         if method.rounds > 1:
             say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
         keep = stack.enter_context(keeping(method, task)) if keeping else None
@@ -80,22 +85,14 @@ def serve(
             seed=job.seed,
             participation=rules.participation,
             tolerate=True,
-            min_clients=min(rules.min_clients, len(rules.sites or nodes)),
+            min_clients=least,
             progress=progress,
             evaluate_every=rules.evaluate_every or method.rounds,
-            on_reply=partial(_examine, keep),
+            on_reply=keep,
         )
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
-    return outcome, task, method
-
-
-def _examine(on_reply: Witness | None, client: str, reply: Arrays) -> None:
-    """Refuse moments that no samples have; sums of anything else are the method's affair."""
-    if Moments.are(reply):
-        Moments.from_arrays(reply).factor()
-    if on_reply:
-        on_reply(client, reply)
+    return replace(outcome, failed={**absent, **left_out, **outcome.failed}), task, method
 
 
 def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
@@ -107,8 +104,7 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
     status = Path(str(config["status"]))
     try:
         job = Job(**json.loads(str(config["job"])))
-        settings = json.loads(str(config["rules"]))
-        rules = Rules(**{**settings, "sites": tuple(settings["sites"])})
+        rules = Rules(**json.loads(str(config["rules"])))
         started = time.perf_counter()
         out = Path(str(config["out"]))
         disk.private_folder(out.parent)

@@ -135,13 +135,15 @@ class FlowerTransport:
             pause = min(1.5 * pause, longest)
 
     def _read(self, reply: Message) -> Bytes | Failure:
-        reason = failure(reply, self._timeout)
-        if reason:
-            return Failure(reason)
         try:
+            reason = failure(reply, self._timeout)
+            if reason:
+                return Failure(reason)
             data = unpacked(reply.content)
         except DataError as error:
             return Failure(str(error))
+        except Exception as error:  # noqa: BLE001  (a site can put anything into a message; it is its own fault)
+            return Failure(f"its answer cannot be read: {type(error).__name__}: {error}")
         self._largest = max(self._largest if self._measured else 0, len(data))
         self._measured = True
         return data
