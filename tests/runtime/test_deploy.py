@@ -31,7 +31,8 @@ from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
 from fedsolve.deploy.run import is_open, search_path
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import Job, Rules
+from fedsolve.runtime.policy import Policy
+from fedsolve.runtime.sites import FileSite, Job, Rules
 from tests.runtime.live import (
     BIN,
     ENVIRONMENT,
@@ -80,6 +81,24 @@ def test_the_superlink_listens_on_localhost_whatever_the_address(tmp_path: Path)
     text = (tmp_path / "trial" / "server" / "start.sh").read_text()
     for switch in ("FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "--enable-supernode-auth"):
         assert switch in text
+
+
+def test_a_site_starts_with_the_careful_rules_and_its_node_is_told_them(trial: Path, tmp_path: Path) -> None:
+    """What stands in site.env reaches the site through Flower's configuration of a node, as the script passes it."""
+    from flwr.common.config import parse_config_args
+
+    site = trial / "sites" / "ward-a"
+    settings = deploy.read_env(site / "site.env")
+    assert Policy.of({name.lower(): value for name, value in settings.items()}) == Policy()
+    assert (settings["TEST"], settings["SPLIT_SEED"], settings["ALLOW_SPLITS"]) == ("0.2", "0", "no")
+    edit(site / "site.env", TEST="0.25", MIN_CLASS="9", DEADLINE="")
+    node = tmp_path / "bin" / "flower-supernode"  # in place of Flower's command: it says what it was told, once
+    files.write(node, '#!/bin/sh\nprintf "%s\\n" "$@" > "$TOLD"\nkill $PPID\n', script=True)
+    environment = {**os.environ, "PATH": f"{node.parent}:{os.environ['PATH']}", "TOLD": str(tmp_path / "told")}
+    subprocess.run([str(site / "start.sh")], env=environment, check=False, timeout=60)
+    words = (tmp_path / "told").read_text().splitlines()
+    config = parse_config_args([words[words.index("--node-config") + 1]], flatten=True)
+    assert FileSite.of(config).policy == Policy(test=0.25, min_class=9)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +161,11 @@ def answering(trial: Path) -> Iterator[Path]:
 
 def test_check_finds_everything_in_order(answering: Path) -> None:
     site = answering / "sites" / "ward-a"
-    np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(9, 4)), y=np.arange(9) % 3)
+    np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(60, 4)), y=np.arange(60) % 3)
     looks = inspections(site, features="random:7,relu,0")
     assert all(look.fine for look in looks.values()), looks
-    assert looks["data"].words == "9 samples of 4, 3 classes"
+    assert looks["data"].words == "60 samples of 4, 3 classes"
+    assert looks["rules"].words == "it trains on 48 samples (TEST=0.2 SPLIT_SEED=0), 5 or more of each class it has"
     assert "only the fleet's paths are open" in looks["server"].words
     assert looks["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
     assert (site / "state").is_dir()
@@ -176,6 +196,11 @@ def spoil(site: Path, what: str) -> None:
         (site / "ca.crt").unlink()
     elif what == "version":
         edit(site / "site.env", VERSION="9.0")
+    elif what == "class of two":
+        np.savez(site / "data.npz", x=np.ones((40, 2)), y=[1, 1] + [0] * 38)
+        edit(site / "site.env", TEST="0")
+    elif what == "rules":
+        edit(site / "site.env", TEST="2")
     elif what == "state":
         (site / "state").write_text("a file")
 
@@ -191,6 +216,8 @@ WRONG = {
     "wrong authority": ("server", "not signed by the authority in ca.crt"),
     "no authority": ("certificate", "is missing"),
     "version": ("version", "the server has 9."),
+    "class of two": ("rules", "classes with few training samples: 1 (2); MIN_CLASS in site.env is 5"),
+    "rules": ("rules", "TEST must be a share"),
     "state": ("state", "cannot write to"),
 }
 
@@ -198,13 +225,13 @@ WRONG = {
 @pytest.mark.parametrize("what", list(WRONG))
 def test_check_names_what_is_wrong(answering: Path, what: str) -> None:
     site = answering / "sites" / "ward-a"
-    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    np.savez(site / "data.npz", x=np.ones((40, 2)), y=np.arange(40) % 2)
     spoil(site, what)
     where, words = WRONG[what]
     looks = inspections(site)
     assert not looks[where].fine
     assert words in looks[where].words
-    if what != "no authority":  # without it nobody can be checked
+    if what not in ("no authority", "no data"):  # without these others cannot be checked
         assert [name for name, look in looks.items() if not look.fine] == [where]
 
 
@@ -233,7 +260,7 @@ def test_check_on_the_command_line(trial: Path) -> None:
 
 def test_check_reads_the_data_once(answering: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, names, load = answering / "sites" / "ward-a", [], catalog.load
-    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    np.savez(site / "data.npz", x=np.ones((40, 2)), y=np.arange(40) % 2)
 
     def counted(name: str) -> fs.Table:
         names.append(name)

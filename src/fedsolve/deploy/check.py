@@ -7,13 +7,15 @@ import socket
 import ssl
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
+
+import numpy as np
 
 from fedsolve.data import catalog
 from fedsolve.data.table import Table
@@ -22,6 +24,7 @@ from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
+from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import VERSION
 
 
@@ -61,6 +64,7 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
         ("server", lambda: _check_server(settings["SUPERLINK"], folder / "ca.crt")),
         ("port", lambda: _check_port(int(settings["PORT"]))),
         ("data", lambda: _check_data(table())),
+        ("rules", lambda: _check_rules(settings, table())),
         ("features", lambda: _check_features(features or settings.get("FEATURES", ""), table)),
         ("state", lambda: _check_state(folder / settings["STATE"])),
     ]
@@ -159,6 +163,22 @@ def _check_data(table: Table) -> str:
     classes = f"{table.classes} classes" + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
     shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
     return f"{len(table.labels)} samples of {shape}, {classes}"
+
+
+def _check_rules(settings: Mapping[str, str], table: Table) -> str:
+    """The site's own rules, and whether its data are such that it will answer; here it may be told which are not."""
+    policy = Policy.of({name.lower(): value for name, value in settings.items()})
+    numbers = replace(table, inputs=np.zeros((len(table.labels), 1)), test=None)
+    share = 0.0 if isinstance(policy.test, str) else policy.test
+    client = numbers.owned_by(settings["NAME"], seed=policy.split_seed, test=share).clients[settings["NAME"]]
+    try:
+        policy.check_counts(client.train.labels, table.target)
+    except Refusal as error:
+        raise DataError(f"{error}: {error.details}") from error
+    return (
+        f"it trains on {len(client.train)} samples (TEST={policy.test} SPLIT_SEED={policy.split_seed}), "
+        f"{policy.min_class} or more of each class it has"
+    )
 
 
 def _check_features(spec: str, table: Callable[[], Table]) -> str:

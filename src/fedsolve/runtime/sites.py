@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -25,26 +26,29 @@ from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
 from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.runtime import splits
 from fedsolve.runtime.client import Memory, Request, handle
+from fedsolve.runtime.policy import OWN, Policy, Refusal
 
 VERSION = metadata.version("fedsolve")
 KEPT_RUNS = 3  # folders of private state that a site keeps
+_RUN = re.compile(r"[0-9A-Za-z]{1,32}")  # names of runs become names of folders
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all sites are told: the method, the features and how each splits its data."""
+    """What all sites are told: the method and the features. How a site splits its data is its own affair."""
 
     method: str
     set: Mapping[str, Any] = field(default_factory=dict)
     features: str = "identity"
     seed: int = 0
-    test: float | str = 0.2
+    test: float | str = OWN  # where it is a share, sites with another one refuse to answer
     version: str = VERSION  # of fedsolve at the server
 
     def create(self) -> Method:
@@ -114,6 +118,15 @@ class Host(Protocol):
         """The folder of its memory and its models."""
         ...
 
+    @property
+    def policy(self) -> Policy | None:
+        """Its own rules; none, if it is part of an experiment on one machine."""
+        ...
+
+    def account(self) -> Mapping[str, object]:
+        """What it answered from, for its own record: how many samples, which split, of which data."""
+        ...
+
     def describe(self, job: Job) -> Description:
         """What it tells about its data."""
         ...
@@ -162,20 +175,29 @@ def agree(descriptions: Mapping[str, Description], job: Job) -> Task:
 
 @dataclass(frozen=True)
 class FileSite:
-    """A site whose data are a file or a folder of its own."""
+    """A site whose data are a file or a folder of its own, and that answers by rules of its own."""
 
     name: str
     data: str
     state: Path
     features: str = ""  # where the backbone lies here, if that is not where it lies at the server
+    policy: Policy = field(default_factory=Policy)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
-        """From the configuration of a node: `client`, `data`, `state`, and maybe `features`."""
+        """From the configuration of a node: `client`, `data`, `state`, maybe `features`, and the site's policy."""
         for key in ("client", "data", "state"):
             if not isinstance(config.get(key), str) or not config[key]:
                 raise DataError(f'the node\'s configuration lacks {key}="..."; it has {", ".join(config) or "nothing"}')
-        return cls(config["client"], config["data"], Path(config["state"]), str(config.get("features", "")))
+        place, policy = Path(config["state"]), Policy.of(config)
+        return cls(config["client"], config["data"], place, str(config.get("features", "")), policy)
+
+    def account(self) -> dict[str, object]:
+        """The split, once something was answered from it."""
+        if "_split" not in self.__dict__:
+            return {}
+        split = self._split
+        return {"samples": len(split.train), "test": split.test, "split_seed": split.seed, "data": split.data}
 
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
@@ -184,19 +206,26 @@ class FileSite:
         return Description(self.name, VERSION, replace(table.task, features=features), len(table.labels))
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
-        """Classes and columns in the common order, then features, then its own split into training and test."""
-        features = self._features(job)
+        """Classes and columns in the common order, then features, then its own split into training and test.
+
+        Refused is what its policy does not allow: a split that the server asks for, a second split of the same data,
+        too few training samples, too few of a class.
+        """
+        self.policy.check_test(job.test)
+        features, test = self._features(job), self.policy.test
         common = task.with_map(features)
         try:
             table = align(self._rows(job), task, self.data)
         except DataError as error:
             raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
-        if not isinstance(job.test, str):
+        if not isinstance(test, str):
             table = replace(table, test=None)
         if features != maps.Identity():
             table = table.with_features(features)
-        federation = table.owned_by(self.name, seed=job.seed, test=job.test)
-        return common, federation.clients[self.name]
+        client = table.owned_by(self.name, seed=self.policy.split_seed, test=test).clients[self.name]
+        self.policy.check_counts(client.train.labels, table.target)
+        splits.admit(self.state, self._split, self.policy)
+        return common, client
 
     def _features(self, job: Job) -> maps.FeatureMap:
         return maps.parse(self.features or job.features)
@@ -207,7 +236,17 @@ class FileSite:
 
     @cached_property
     def _table(self) -> Table:
-        return catalog.load(self.data)
+        try:
+            return catalog.load(self.data)
+        except (FedsolveError, OSError) as error:
+            if not Path(self.data).exists():
+                raise
+            words = f"the data of site {self.name!r} cannot be read; there, `fedsolve deploy check` says why"
+            raise Refusal(words, str(error)) from error  # the error may quote the file
+
+    @cached_property
+    def _split(self) -> splits.Split:
+        return splits.Split.of(self._table, self.name, self.policy)
 
     @cached_property
     def _stacked(self) -> Table:
@@ -224,6 +263,11 @@ class SplitSite:
     name: str
     federation: Federation
     state: Path
+    policy: None = None
+
+    def account(self) -> dict[str, object]:
+        """Nothing: whoever asks has the data."""
+        return {}
 
     def describe(self, job: Job) -> Description:
         """The task of the federation, and how many samples are this client's."""
@@ -275,6 +319,8 @@ def _recall(site: Host, run: str) -> Memory | None:
 
 
 def _memory(site: Host, run: str) -> Path:
+    if not _RUN.fullmatch(run):
+        raise DataError(f"a run is called by up to 32 letters and digits; got {run[:40]!r}")
     return _folder(site.state / "runs" / run) / f"{site.name}.safetensors"
 
 
