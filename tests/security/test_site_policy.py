@@ -20,7 +20,7 @@ from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import FileSite, Job
 
 
-def write(path: Path, rows: int = 60, seed: int = 0, **changes: Any) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def write(path: Path, rows: int = 60, seed: int = 0, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(rows, 4)), np.arange(rows) % 3
     x, y = changes.get("x", x), changes.get("y", y)

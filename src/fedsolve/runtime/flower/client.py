@@ -61,7 +61,8 @@ class _Record:
 
     def __init__(self, site: Host, what: str, run: str) -> None:
         self.log = audit.Log(site.state / AUDIT) if site.policy else None
-        self._site, self._asked = site, {"run": run, "what": what}
+        self._site = site
+        self._asked: dict[str, object] = {"run": run, "what": what}
 
     def asked(self, **words: object) -> None:
         """What the message asks for."""
@@ -137,11 +138,11 @@ def _reply(message: Message, context: Context, find: Callable[[Context], Host], 
     """A reply; what a user can mend comes back as a sentence, not as a traceback."""
     record: _Record | None = None
     try:
-        site, run = find(context), f"{context.run_id:x}"
-        record = _Record(site, message.metadata.message_type, run)
+        site = find(context)
+        record = _Record(site, message.metadata.message_type, str(context.run_id))
         patience = limit(site.policy.deadline, _too_late(record)) if site.policy else nullcontext()
         with patience:
-            content = act(site, message, run, record)
+            content = act(site, message, f"{context.run_id:x}", record)
     except Exception as error:
         # A site with a policy says no more of an error than it must, whatever a message made of it.
         if not isinstance(error, FedsolveError | OSError) and (record is None or record.log is None):
