@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import stat
@@ -12,7 +13,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 from fedsolve import deploy
 from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
-from fedsolve.deploy.run import is_open, search_path
+from fedsolve.deploy.run import LINK, is_open, search_path
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import FileSite, Job, Rules
@@ -137,7 +140,7 @@ def test_shell_settings_survive_strange_texts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def answering(trial: Path) -> Iterator[Path]:
-    """A TLS server with the trial's certificate that answers 403."""
+    """A TLS server with the trial's certificate that answers 403; a file beside it sets its clock."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(trial / "server" / "server.crt", trial / "server" / "server.key")
     listener = socket.create_server(("127.0.0.1", int(deploy.read_env(trial / "server" / "server.env")["PORT"])))
@@ -149,7 +152,10 @@ def answering(trial: Path) -> Iterator[Path]:
                 connection, _ = listener.accept()
                 with context.wrap_socket(connection, server_side=True) as safe:
                     safe.recv(4096)
-                    safe.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                    fast = float((trial / "clock").read_text()) if (trial / "clock").exists() else 0.0
+                    date = formatdate(time.time() + fast, usegmt=True) if fast < 1e6 else "soon"
+                    head = f"HTTP/1.1 403 Forbidden\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n"
+                    safe.sendall(head.encode())
             except OSError:
                 continue
 
@@ -169,6 +175,23 @@ def test_check_finds_everything_in_order(answering: Path) -> None:
     assert "only the fleet's paths are open" in looks["server"].words
     assert looks["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
     assert (site / "state").is_dir()
+
+
+@pytest.mark.parametrize(("server", "words"), [(-8, "ahead of"), (8, "behind"), (4000, "behind")])
+def test_check_compares_the_clock_with_the_servers(answering: Path, server: float, words: str) -> None:
+    """A node whose clock is 8 s fast never got in, and in 0.1.0 `deploy check` said that all was well."""
+    (answering / "clock").write_text(str(server))
+    look = inspections(answering / "sites" / "ward-a")["server"]
+    assert not look.fine
+    told = re.search(r"this machine's clock is (\d+) s (ahead of|behind) the server's", look.words)
+    assert told and abs(int(told[1]) - abs(server)) <= 1 and told[2] == words
+    assert "NTP" in look.words
+
+
+@pytest.mark.parametrize("server", [-3, 0, 3, 1e9])
+def test_a_clock_that_is_about_right_or_not_told_is_no_fault(answering: Path, server: float) -> None:
+    (answering / "clock").write_text(str(server))
+    assert inspections(answering / "sites" / "ward-a")["server"].fine
 
 
 def spoil(site: Path, what: str) -> None:
@@ -288,6 +311,76 @@ def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, com
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
         deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)
+
+
+FLWR = """#!/bin/sh
+echo "$*" >> "$PLACE/calls"
+case "$1 $2" in
+  "supernode list") echo '{"nodes": []}' ;;
+  "supernode register") echo '{"success": true, "node-id": "1"}' ;;
+  run*) until [ -e "$PLACE/go" ]; do sleep 0.1; done
+        echo "Successfully started run 42"
+        touch "$PLACE/told"
+        exec sleep 600 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("moment", ["while it runs", "while it is handed over"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_the_run_and_leaves_nothing_behind(
+    trial: Path, tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    """In 0.1.0 the run went on after SIGTERM, and folders stayed. With a stand-in for Flower's command."""
+    place = tmp_path / "place"
+    files.write(place / "bin" / "flwr", FLWR, script=True)
+    files.write(place / "out" / "kept", "")
+    code = f"import sys; sys.executable = {str(place / 'bin' / 'python')!r}; from fedsolve.cli import main; main()"
+    command = [sys.executable, "-c", code, "deploy", "run", str(trial / "server"), "--out", str(place / "out" / "run")]
+    environment = {**os.environ, "PLACE": str(place), "TMPDIR": str(place / "out")}
+    port = int(deploy.read_env(trial / "server" / "server.env")["PORT"])
+    with socket.create_server(("127.0.0.1", port)), (place / "said").open("w+") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        try:
+            until(lambda: "run " in (place / "calls").read_text() if (place / "calls").exists() else False, 60)
+            if moment == "while it runs":
+                (place / "go").touch()
+                until(lambda: "started run 42" in (place / "said").read_text(), 60)
+            process.send_signal(number)
+            (place / "go").touch()
+            assert process.wait(60) == 128 + number, (place / "said").read_text()
+        finally:
+            end(process)
+    assert (place / "calls").read_text().splitlines()[-1] == f"stop 42 {LINK}"
+    assert [path.name for path in (place / "out").iterdir()] == ["kept"]
+    assert "fedsolve: stopped" in (place / "said").read_text()
+    assert "Traceback" not in (place / "said").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_real_run_is_stopped_by_sigterm(live: Live, tmp_path: Path) -> None:
+    out, said = tmp_path / "outs", tmp_path / "said"
+    out.mkdir()
+    words = ["deploy", "run", str(live.server), "--out", str(out / "run"), "--method", "fedprior", "--timeout", "600"]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+    with said.open("w") as file:
+        command = [sys.executable, "-m", "fedsolve", *words]
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        try:
+            until(lambda: "sites" in said.read_text(), 300)
+            process.terminate()
+            assert process.wait(120) == 143, said.read_text()
+        finally:
+            end(process)
+    until(lambda: not any(out.iterdir()), 60)
+    home = {**environment, **SWITCHES, "FLWR_HOME": str(live.server / "home")}
+    shown = subprocess.run(
+        [str(Path(BIN) / "flwr"), "ls", LINK, "--format", "json"], env=home, capture_output=True, text=True, check=True
+    )
+    assert '"status": "running"' not in shown.stdout and "finished:stopped" in shown.stdout, shown.stdout
+    assert set(live.run(fs.AFL(), tmp_path / "next").clients) == set(live.names)
+    assert not any(out.iterdir())
 
 
 def lines_before_the_start(server: Path, **rules: Any) -> list[str]:

@@ -7,9 +7,11 @@ import socket
 import ssl
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
@@ -26,6 +28,8 @@ from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
 from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import VERSION
+
+CLOCKS = 5.0  # seconds by which a site's clock may differ from the server's
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,10 @@ def _check_server(address: str, authority: Path) -> str:
         raise DataError(f"{authority} cannot be used: {error}") from error
     connection = HTTPSConnection(host.strip("[]"), port, timeout=10, context=context)
     try:
+        asked = time.time()
         connection.request("GET", "/openapi.json")
-        status = connection.getresponse().status
+        response = connection.getresponse()
+        status, date, now = response.status, response.headers.get("Date", ""), (asked + time.time()) / 2
     except ssl.SSLCertVerificationError as error:
         why = {
             10: "the server's certificate has expired",
@@ -136,6 +142,7 @@ def _check_server(address: str, authority: Path) -> str:
         raise DataError(f"{address} cannot be reached: {why}; is the server started, is the port open?") from error
     finally:
         connection.close()
+    _check_clock(date, now)
     if status != 200:
         return f"{address} answers with a certificate of the authority; only the fleet's paths are open"
     if is_local(host):
@@ -144,6 +151,20 @@ def _check_server(address: str, authority: Path) -> str:
         f"{address} answers, but shows its control paths: whoever reaches it can run code at every site. "
         "Put the proxy of nginx.conf in front of it"
     )
+
+
+def _check_clock(date: str, now: float) -> None:
+    """Refuse a clock that is not the server's: Flower takes no signature from more than a few seconds ahead."""
+    try:
+        server = parsedate_to_datetime(date).timestamp() + 0.5  # told in whole seconds, cut off
+    except (ValueError, OverflowError):
+        return  # it does not say
+    ahead = now - server
+    if not abs(ahead) <= CLOCKS:
+        raise DataError(
+            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; nodes are "
+            f"let in with at most {CLOCKS:g} s: set both by NTP (timedatectl set-ntp true)"
+        )
 
 
 def _check_port(port: int) -> str:
