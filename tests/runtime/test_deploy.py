@@ -15,9 +15,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from email.utils import formatdate
+from http.client import HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -530,24 +534,171 @@ def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
     assert "exit-codes/305" in said, said  # no connection to the SuperLink, and not some other mishap
 
 
-@pytest.fixture
-def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
-    """nginx with the configuration that init writes, in front of the SuperLink."""
-    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    if nginx is None:
-        pytest.skip("nginx is not installed: apt-get install nginx")
-    (port,) = free_ports(1)
-    text = (live.server / "nginx.conf").read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl")
-    (tmp_path / "nginx.conf").write_text(text.replace(f"pid {live.server}", f"pid {tmp_path}"))
-    command = [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"]
-    with (tmp_path / "nginx.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+@contextmanager
+def nginx_before(server: Path, folder: Path) -> Iterator[int]:
+    """The proxy with the configuration that init wrote, on a free port of localhost."""
+    command, (port,) = nginx_command(server, folder), free_ports(1)
+    path = folder / "nginx.conf"
+    path.write_text(path.read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"))
+    with (folder / "nginx.log").open("w") as log:
+        process = subprocess.Popen([*command, "-g", "daemon off;"], stdout=log, stderr=log)
     try:
         until(lambda: process.poll() is not None or is_open("127.0.0.1", port), 30)
-        assert process.poll() is None, (tmp_path / "nginx.log").read_text()
+        assert process.poll() is None, (folder / "nginx.log").read_text()
         yield port
     finally:
         end(process)
+
+
+def nginx_command(server: Path, folder: Path) -> list[str]:
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed: apt-get install nginx")
+    text = (server / "nginx.conf").read_text()
+    (folder / "nginx.conf").write_text(text.replace(f"pid {server.resolve()}", f"pid {folder}"))
+    return [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+@pytest.fixture
+def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
+    """nginx with the configuration that init writes, in front of the SuperLink."""
+    with nginx_before(live.server, tmp_path) as port:
+        yield port
+
+
+def test_nginx_takes_the_configuration_of_the_proxy(trial: Path, tmp_path: Path) -> None:
+    command, (port,) = nginx_command(trial / "server", tmp_path), free_ports(1)
+    path = tmp_path / "nginx.conf"
+    path.write_text(path.read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"))
+    done = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[warn]" not in done.stderr.replace('"user" directive', ""), done.stderr
+
+
+class Backend:
+    """A TLS server in the place of the SuperLink that counts requests and their bytes."""
+
+    def __init__(self, server: Path) -> None:
+        self.requests, self.bytes, counting = 0, 0, threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(handler) -> None:
+                size = len(handler.rfile.read(int(handler.headers.get("Content-Length", "0"))))
+                with counting:
+                    self.requests, self.bytes = self.requests + 1, self.bytes + size
+                handler.send_response(200)
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+
+            def log_message(handler, *_: object) -> None:
+                pass
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server / "server.crt", server / "server.key")
+        self.http = ThreadingHTTPServer(("127.0.0.1", int(deploy.read_env(server / "server.env")["PORT"])), Handler)
+        self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+class Proxied(NamedTuple):
+    backend: Backend
+    port: int
+    authority: Path
+
+    def connect(self) -> HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+
+    def post(self, body: bytes | Iterator[bytes], path: str = "/v1/fleet/push-object") -> int:
+        """The status of one request; 413 where the proxy closes before it has read all."""
+        connection = self.connect()
+        try:
+            connection.request("POST", path, body=body, encode_chunked=not isinstance(body, bytes))
+            return connection.getresponse().status
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+            return 413
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def proxied(trial: Path, tmp_path: Path) -> Iterator[Proxied]:
+    backend = Backend(trial / "server")
+    try:
+        with nginx_before(trial / "server", tmp_path) as port:
+            yield Proxied(backend, port, trial / "sites" / "ward-a" / "ca.crt")
+    finally:
+        backend.close()
+
+
+def test_a_huge_body_does_not_reach_the_superlink(proxied: Proxied) -> None:
+    """In 0.1.0 400 MB of anybody made the SuperLink grow by 780 MB, before it looked at a key."""
+    assert proxied.post(bytes(9_000_000)) == 413
+    head = b"POST /v1/fleet/x HTTP/1.1\r\nHost: x\r\nContent-Length: 400000000\r\n\r\n"
+    with closing(proxied.connect()) as announced:
+        announced.connect()
+        announced.sock.sendall(head)
+        assert announced.sock.recv(64).startswith(b"HTTP/1.1 413")
+    assert proxied.post(b"x" * 10, "/v1/control/start-run") == 403
+    assert proxied.backend.requests == 0
+
+
+def test_a_body_without_a_length_does_not_reach_the_superlink_either(proxied: Proxied) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(40):
+            yield f"{1_000_000:x}\r\n".encode() + bytes(1_000_000) + b"\r\n"
+
+    connection = proxied.connect()
+    connection.putrequest("POST", "/v1/fleet/x")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    try:
+        for piece in pieces():
+            connection.send(piece)
+        assert connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+        pass  # closed before all was sent
+    finally:
+        connection.close()
+    assert proxied.backend.requests == 0
+
+
+def test_the_pieces_of_a_large_message_pass(proxied: Proxied) -> None:
+    """As a node sends them: on two connections at a time, each piece a request."""
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+
+    piece, pieces = bytes(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 4096), 12
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(lambda _: proxied.post(piece), range(pieces))) == {200}
+    assert (proxied.backend.requests, proxied.backend.bytes) == (pieces, pieces * len(piece))
+
+
+def test_a_burst_of_requests_is_cut_off_before_the_superlink(proxied: Proxied) -> None:
+    def many(count: int) -> list[int]:
+        connection = proxied.connect()
+        statuses = []
+        for _ in range(count):
+            connection.request("POST", "/v1/fleet/x", body=b"x")
+            with connection.getresponse() as response:
+                response.read()
+                statuses.append(response.status)
+        connection.close()
+        return statuses
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(64) as pool:  # twice the connections of an address
+        statuses = [status for each in pool.map(many, [4] * 64) for status in each]
+    seconds = time.monotonic() - started
+    assert set(statuses) == {200, 503}
+    assert proxied.backend.requests == statuses.count(200) <= 51 + 50 * seconds
 
 
 @pytest.mark.long

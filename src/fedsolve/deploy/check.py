@@ -161,9 +161,10 @@ def _check_clock(date: str, now: float) -> None:
         return  # it does not say
     ahead = now - server
     if not abs(ahead) <= CLOCKS:
+        side = "ahead of" if ahead > 0 else "behind"
         raise DataError(
-            f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; nodes are "
-            f"let in with at most {CLOCKS:g} s: set both by NTP (timedatectl set-ntp true)"
+            f"this machine's clock is {abs(ahead):.0f} s {side} the server's, more than the {CLOCKS:g} s that a node "
+            "is let in with: set both by NTP (timedatectl set-ntp true)"
         )
 
 
