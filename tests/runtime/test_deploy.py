@@ -768,6 +768,11 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
             raise RuntimeError("a disk is full")
         if kind == "hang":
             time.sleep(3600)
+        while kind == "deaf":
+            try:
+                time.sleep(3600)
+            except Exception:
+                pass
         if kind == "kill":
             node = os.getppid()
             with open(f"/proc/{node}/stat") as file:
@@ -782,6 +787,34 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
         return private, {"gram": gram, **{n: a for n, a in reply.items() if n != "triangle"}}
     afl.AFL.update = spoilt
 """
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["hang", "deaf"])
+def test_a_site_that_hung_takes_part_again_without_a_restart(tmp_path: Path, kind: str) -> None:
+    """In 0.1.0 the hung process kept its node from every later run."""
+    live = Live(tmp_path, 3)
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(FAULTY))
+    fault = live.site("ward-b") / "fault"
+    fault.write_text(kind)
+    live.edit("ward-b", DEADLINE="10")
+    python_path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
+    try:
+        live.start("server")
+        for name in live.names:
+            live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
+        result = live.run(fs.AFL(), tmp_path / "first")
+        assert set(result.data["left_out"]) == {"ward-b"}, live.logs()
+        words = "longer than 10 s, its own limit" if kind == "hang" else "process died|no answer|went away|raised"
+        assert re.search(words, result.data["left_out"]["ward-b"]), (result.data["left_out"], live.logs())
+        assert "longer than 10 s" in (live.site("ward-b") / "state" / "audit.jsonl").read_text()
+        fault.unlink()
+        result = live.run(fs.AFL(), tmp_path / "second")
+        assert set(result.clients) == set(live.names), (result.data, live.logs())
+    finally:
+        live.stop()
 
 
 @pytest.mark.long
@@ -818,7 +851,11 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
         for name in live.names:
             live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
         plant(b="raise", c="nan", e="asymmetric")
-        wrong = {"ward-b": "a disk is full", "ward-c": "not finite", "ward-e": r"gram <f8\[64, 64\].* where"}
+        wrong = {
+            "ward-b": "it raised RuntimeError; its audit.jsonl says more",
+            "ward-c": "not finite",
+            "ward-e": r"gram <f8\[64, 64\].* where",
+        }
         exact("first", wrong)
         heal()
         plant(a="kill", b="indefinite", d="hang")
