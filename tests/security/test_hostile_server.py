@@ -30,6 +30,7 @@ from fedsolve.runtime import sites
 from fedsolve.runtime.client import Request
 from fedsolve.runtime.flower import make_client_app
 from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
+from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION, FileSite, Job
 
 COLUMNS = ("age", "pulse", "weight")
@@ -326,4 +327,4 @@ def test_a_site_is_told_apart_from_an_experiment_on_one_machine(tmp_path: Path) 
     federation = fs.load("wards").split("by-client")
     site = sites.SplitSite(next(iter(federation.clients)), federation, tmp_path)
     assert site.policy is None and not site.account()
-    assert FileSite("ward-a", "x", tmp_path).policy == sites.Policy()
+    assert FileSite("ward-a", "x", tmp_path).policy == Policy()

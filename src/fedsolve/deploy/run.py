@@ -245,7 +245,8 @@ def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[
 
 
 def _run_id(text: str) -> str:
-    return (re.findall(r"started run (\d+)", text) or [""])[0]
+    told = re.search(r"started run (\d+)", text)
+    return told[1] if told else ""
 
 
 def _late_run_id(lines: Queue[str | None]) -> str:
@@ -256,8 +257,10 @@ def _late_run_id(lines: Queue[str | None]) -> str:
             line = lines.get(timeout=left)
         except Empty:
             return ""
-        if line is None or (run_id := _run_id(_plain(line))):
-            return "" if line is None else run_id
+        if line is None:
+            return ""
+        if run_id := _run_id(_plain(line)):
+            return run_id
     return ""
 
 
