@@ -163,7 +163,7 @@ class Live:
         rows = np.isin(self.owner, list(names or self.names))
         path = self.folder / "all.npz"
         np.savez(path, x=self.x[rows], y=self.y[rows], client=self.owner[rows])
-        return fs.run(method, fs.load(str(path)).split("by-client", seed=2), seed=2)
+        return fs.run(method, fs.load(str(path)).split("by-client"), seed=2)  # sites split by a seed of their own
 
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))

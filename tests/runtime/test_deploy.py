@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import stat
@@ -12,9 +13,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from email.utils import formatdate
+from http.client import HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,9 +36,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 from fedsolve import deploy
 from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
-from fedsolve.deploy.run import is_open, search_path
+from fedsolve.deploy.run import LINK, is_open, search_path
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import Job, Rules
+from fedsolve.runtime.policy import Policy
+from fedsolve.runtime.sites import FileSite, Job, Rules
 from tests.runtime.live import (
     BIN,
     ENVIRONMENT,
@@ -82,6 +90,24 @@ def test_the_superlink_listens_on_localhost_whatever_the_address(tmp_path: Path)
         assert switch in text
 
 
+def test_a_site_starts_with_the_careful_rules_and_its_node_is_told_them(trial: Path, tmp_path: Path) -> None:
+    """What stands in site.env reaches the site through Flower's configuration of a node, as the script passes it."""
+    from flwr.common.config import parse_config_args
+
+    site = trial / "sites" / "ward-a"
+    settings = deploy.read_env(site / "site.env")
+    assert Policy.of({name.lower(): value for name, value in settings.items()}) == Policy()
+    assert (settings["TEST"], settings["SPLIT_SEED"], settings["ALLOW_SPLITS"]) == ("0.2", "0", "no")
+    edit(site / "site.env", TEST="0.25", MIN_CLASS="9", DEADLINE="")
+    node = tmp_path / "bin" / "flower-supernode"  # in place of Flower's command: it says what it was told, once
+    files.write(node, '#!/bin/sh\nprintf "%s\\n" "$@" > "$TOLD"\nkill $PPID\n', script=True)
+    environment = {**os.environ, "PATH": f"{node.parent}:{os.environ['PATH']}", "TOLD": str(tmp_path / "told")}
+    subprocess.run([str(site / "start.sh")], env=environment, check=False, timeout=60)
+    words = (tmp_path / "told").read_text().splitlines()
+    config = parse_config_args([words[words.index("--node-config") + 1]], flatten=True)
+    assert FileSite.of(config).policy == Policy(test=0.25, min_class=9)
+
+
 @pytest.mark.parametrize(
     ("sites", "address", "words"),
     [
@@ -118,7 +144,7 @@ def test_shell_settings_survive_strange_texts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def answering(trial: Path) -> Iterator[Path]:
-    """A TLS server with the trial's certificate that answers 403."""
+    """A TLS server with the trial's certificate that answers 403; a file beside it sets its clock."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(trial / "server" / "server.crt", trial / "server" / "server.key")
     listener = socket.create_server(("127.0.0.1", int(deploy.read_env(trial / "server" / "server.env")["PORT"])))
@@ -130,7 +156,10 @@ def answering(trial: Path) -> Iterator[Path]:
                 connection, _ = listener.accept()
                 with context.wrap_socket(connection, server_side=True) as safe:
                     safe.recv(4096)
-                    safe.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                    fast = float((trial / "clock").read_text()) if (trial / "clock").exists() else 0.0
+                    date = formatdate(time.time() + fast, usegmt=True) if fast < 1e6 else "soon"
+                    head = f"HTTP/1.1 403 Forbidden\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n"
+                    safe.sendall(head.encode())
             except OSError:
                 continue
 
@@ -142,13 +171,31 @@ def answering(trial: Path) -> Iterator[Path]:
 
 def test_check_finds_everything_in_order(answering: Path) -> None:
     site = answering / "sites" / "ward-a"
-    np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(9, 4)), y=np.arange(9) % 3)
+    np.savez(site / "data.npz", x=np.random.default_rng(0).normal(size=(60, 4)), y=np.arange(60) % 3)
     looks = inspections(site, features="random:7,relu,0")
     assert all(look.fine for look in looks.values()), looks
-    assert looks["data"].words == "9 samples of 4, 3 classes"
+    assert looks["data"].words == "60 samples of 4, 3 classes"
+    assert looks["rules"].words == "it trains on 48 samples (TEST=0.2 SPLIT_SEED=0), 5 or more of each class it has"
     assert "only the fleet's paths are open" in looks["server"].words
     assert looks["features"].words == "random:7,relu,0 of (4,), 7 numbers a sample"
     assert (site / "state").is_dir()
+
+
+@pytest.mark.parametrize(("server", "words"), [(-8, "ahead of"), (8, "behind"), (4000, "behind")])
+def test_check_compares_the_clock_with_the_servers(answering: Path, server: float, words: str) -> None:
+    """A node whose clock is 8 s fast never got in, and in 0.1.0 `deploy check` said that all was well."""
+    (answering / "clock").write_text(str(server))
+    look = inspections(answering / "sites" / "ward-a")["server"]
+    assert not look.fine
+    told = re.search(r"this machine's clock is (\d+) s (ahead of|behind) the server's", look.words)
+    assert told and abs(int(told[1]) - abs(server)) <= 1 and told[2] == words
+    assert "NTP" in look.words
+
+
+@pytest.mark.parametrize("server", [-3, 0, 3, 1e9])
+def test_a_clock_that_is_about_right_or_not_told_is_no_fault(answering: Path, server: float) -> None:
+    (answering / "clock").write_text(str(server))
+    assert inspections(answering / "sites" / "ward-a")["server"].fine
 
 
 def spoil(site: Path, what: str) -> None:
@@ -176,6 +223,11 @@ def spoil(site: Path, what: str) -> None:
         (site / "ca.crt").unlink()
     elif what == "version":
         edit(site / "site.env", VERSION="9.0")
+    elif what == "class of two":
+        np.savez(site / "data.npz", x=np.ones((40, 2)), y=[1, 1] + [0] * 38)
+        edit(site / "site.env", TEST="0")
+    elif what == "rules":
+        edit(site / "site.env", TEST="2")
     elif what == "state":
         (site / "state").write_text("a file")
 
@@ -191,6 +243,8 @@ WRONG = {
     "wrong authority": ("server", "not signed by the authority in ca.crt"),
     "no authority": ("certificate", "is missing"),
     "version": ("version", "the server has 9."),
+    "class of two": ("rules", "classes with few training samples: 1 (2); MIN_CLASS in site.env is 5"),
+    "rules": ("rules", "TEST must be a share"),
     "state": ("state", "cannot write to"),
 }
 
@@ -198,13 +252,13 @@ WRONG = {
 @pytest.mark.parametrize("what", list(WRONG))
 def test_check_names_what_is_wrong(answering: Path, what: str) -> None:
     site = answering / "sites" / "ward-a"
-    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    np.savez(site / "data.npz", x=np.ones((40, 2)), y=np.arange(40) % 2)
     spoil(site, what)
     where, words = WRONG[what]
     looks = inspections(site)
     assert not looks[where].fine
     assert words in looks[where].words
-    if what != "no authority":  # without it nobody can be checked
+    if what not in ("no authority", "no data"):  # without these others cannot be checked
         assert [name for name, look in looks.items() if not look.fine] == [where]
 
 
@@ -233,7 +287,7 @@ def test_check_on_the_command_line(trial: Path) -> None:
 
 def test_check_reads_the_data_once(answering: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, names, load = answering / "sites" / "ward-a", [], catalog.load
-    np.savez(site / "data.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
+    np.savez(site / "data.npz", x=np.ones((40, 2)), y=np.arange(40) % 2)
 
     def counted(name: str) -> fs.Table:
         names.append(name)
@@ -261,6 +315,76 @@ def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, com
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
         deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)
+
+
+FLWR = """#!/bin/sh
+echo "$*" >> "$PLACE/calls"
+case "$1 $2" in
+  "supernode list") echo '{"nodes": []}' ;;
+  "supernode register") echo '{"success": true, "node-id": "1"}' ;;
+  run*) until [ -e "$PLACE/go" ]; do sleep 0.1; done
+        echo "Successfully started run 42"
+        touch "$PLACE/told"
+        exec sleep 600 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("moment", ["while it runs", "while it is handed over"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_the_run_and_leaves_nothing_behind(
+    trial: Path, tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    """In 0.1.0 the run went on after SIGTERM, and folders stayed. With a stand-in for Flower's command."""
+    place = tmp_path / "place"
+    files.write(place / "bin" / "flwr", FLWR, script=True)
+    files.write(place / "out" / "kept", "")
+    code = f"import sys; sys.executable = {str(place / 'bin' / 'python')!r}; from fedsolve.cli import main; main()"
+    command = [sys.executable, "-c", code, "deploy", "run", str(trial / "server"), "--out", str(place / "out" / "run")]
+    environment = {**os.environ, "PLACE": str(place), "TMPDIR": str(place / "out")}
+    port = int(deploy.read_env(trial / "server" / "server.env")["PORT"])
+    with socket.create_server(("127.0.0.1", port)), (place / "said").open("w+") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        try:
+            until(lambda: "run " in (place / "calls").read_text() if (place / "calls").exists() else False, 60)
+            if moment == "while it runs":
+                (place / "go").touch()
+                until(lambda: "started run 42" in (place / "said").read_text(), 60)
+            process.send_signal(number)
+            (place / "go").touch()
+            assert process.wait(60) == 128 + number, (place / "said").read_text()
+        finally:
+            end(process)
+    assert (place / "calls").read_text().splitlines()[-1] == f"stop 42 {LINK}"
+    assert [path.name for path in (place / "out").iterdir()] == ["kept"]
+    assert "fedsolve: stopped" in (place / "said").read_text()
+    assert "Traceback" not in (place / "said").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_real_run_is_stopped_by_sigterm(live: Live, tmp_path: Path) -> None:
+    out, said = tmp_path / "outs", tmp_path / "said"
+    out.mkdir()
+    words = ["deploy", "run", str(live.server), "--out", str(out / "run"), "--method", "fedprior", "--timeout", "600"]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+    with said.open("w") as file:
+        command = [sys.executable, "-m", "fedsolve", *words]
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        try:
+            until(lambda: "sites" in said.read_text(), 300)
+            process.terminate()
+            assert process.wait(120) == 143, said.read_text()
+        finally:
+            end(process)
+    until(lambda: not any(out.iterdir()), 60)
+    home = {**environment, **SWITCHES, "FLWR_HOME": str(live.server / "home")}
+    shown = subprocess.run(
+        [str(Path(BIN) / "flwr"), "ls", LINK, "--format", "json"], env=home, capture_output=True, text=True, check=True
+    )
+    assert '"status": "running"' not in shown.stdout and "finished:stopped" in shown.stdout, shown.stdout
+    assert set(live.run(fs.AFL(), tmp_path / "next").clients) == set(live.names)
+    assert not any(out.iterdir())
 
 
 def lines_before_the_start(server: Path, **rules: Any) -> list[str]:
@@ -410,24 +534,171 @@ def test_an_intruder_is_refused(live: Live, tmp_path: Path, kind: str) -> None:
     assert "exit-codes/305" in said, said  # no connection to the SuperLink, and not some other mishap
 
 
-@pytest.fixture
-def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
-    """nginx with the configuration that init writes, in front of the SuperLink."""
-    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    if nginx is None:
-        pytest.skip("nginx is not installed: apt-get install nginx")
-    (port,) = free_ports(1)
-    text = (live.server / "nginx.conf").read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl")
-    (tmp_path / "nginx.conf").write_text(text.replace(f"pid {live.server}", f"pid {tmp_path}"))
-    command = [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"]
-    with (tmp_path / "nginx.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+@contextmanager
+def nginx_before(server: Path, folder: Path) -> Iterator[int]:
+    """The proxy with the configuration that init wrote, on a free port of localhost."""
+    command, (port,) = nginx_command(server, folder), free_ports(1)
+    path = folder / "nginx.conf"
+    path.write_text(path.read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"))
+    with (folder / "nginx.log").open("w") as log:
+        process = subprocess.Popen([*command, "-g", "daemon off;"], stdout=log, stderr=log)
     try:
         until(lambda: process.poll() is not None or is_open("127.0.0.1", port), 30)
-        assert process.poll() is None, (tmp_path / "nginx.log").read_text()
+        assert process.poll() is None, (folder / "nginx.log").read_text()
         yield port
     finally:
         end(process)
+
+
+def nginx_command(server: Path, folder: Path) -> list[str]:
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if nginx is None:
+        pytest.skip("nginx is not installed: apt-get install nginx")
+    text = (server / "nginx.conf").read_text()
+    (folder / "nginx.conf").write_text(text.replace(f"pid {server.resolve()}", f"pid {folder}"))
+    return [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+@pytest.fixture
+def proxy(live: Live, tmp_path: Path) -> Iterator[int]:
+    """nginx with the configuration that init writes, in front of the SuperLink."""
+    with nginx_before(live.server, tmp_path) as port:
+        yield port
+
+
+def test_nginx_takes_the_configuration_of_the_proxy(trial: Path, tmp_path: Path) -> None:
+    command, (port,) = nginx_command(trial / "server", tmp_path), free_ports(1)
+    path = tmp_path / "nginx.conf"
+    path.write_text(path.read_text().replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"))
+    done = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[warn]" not in done.stderr.replace('"user" directive', ""), done.stderr
+
+
+class Backend:
+    """A TLS server in the place of the SuperLink that counts requests and their bytes."""
+
+    def __init__(self, server: Path) -> None:
+        self.requests, self.bytes, counting = 0, 0, threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(handler) -> None:
+                size = len(handler.rfile.read(int(handler.headers.get("Content-Length", "0"))))
+                with counting:
+                    self.requests, self.bytes = self.requests + 1, self.bytes + size
+                handler.send_response(200)
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+
+            def log_message(handler, *_: object) -> None:
+                pass
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server / "server.crt", server / "server.key")
+        self.http = ThreadingHTTPServer(("127.0.0.1", int(deploy.read_env(server / "server.env")["PORT"])), Handler)
+        self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+class Proxied(NamedTuple):
+    backend: Backend
+    port: int
+    authority: Path
+
+    def connect(self) -> HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+
+    def post(self, body: bytes | Iterator[bytes], path: str = "/v1/fleet/push-object") -> int:
+        """The status of one request; 413 where the proxy closes before it has read all."""
+        connection = self.connect()
+        try:
+            connection.request("POST", path, body=body, encode_chunked=not isinstance(body, bytes))
+            return connection.getresponse().status
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+            return 413
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def proxied(trial: Path, tmp_path: Path) -> Iterator[Proxied]:
+    backend = Backend(trial / "server")
+    try:
+        with nginx_before(trial / "server", tmp_path) as port:
+            yield Proxied(backend, port, trial / "sites" / "ward-a" / "ca.crt")
+    finally:
+        backend.close()
+
+
+def test_a_huge_body_does_not_reach_the_superlink(proxied: Proxied) -> None:
+    """In 0.1.0 400 MB of anybody made the SuperLink grow by 780 MB, before it looked at a key."""
+    assert proxied.post(bytes(9_000_000)) == 413
+    head = b"POST /v1/fleet/x HTTP/1.1\r\nHost: x\r\nContent-Length: 400000000\r\n\r\n"
+    with closing(proxied.connect()) as announced:
+        announced.connect()
+        announced.sock.sendall(head)
+        assert announced.sock.recv(64).startswith(b"HTTP/1.1 413")
+    assert proxied.post(b"x" * 10, "/v1/control/start-run") == 403
+    assert proxied.backend.requests == 0
+
+
+def test_a_body_without_a_length_does_not_reach_the_superlink_either(proxied: Proxied) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(40):
+            yield f"{1_000_000:x}\r\n".encode() + bytes(1_000_000) + b"\r\n"
+
+    connection = proxied.connect()
+    connection.putrequest("POST", "/v1/fleet/x")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    try:
+        for piece in pieces():
+            connection.send(piece)
+        assert connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+        pass  # closed before all was sent
+    finally:
+        connection.close()
+    assert proxied.backend.requests == 0
+
+
+def test_the_pieces_of_a_large_message_pass(proxied: Proxied) -> None:
+    """As a node sends them: on two connections at a time, each piece a request."""
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+
+    piece, pieces = bytes(FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 4096), 12
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(lambda _: proxied.post(piece), range(pieces))) == {200}
+    assert (proxied.backend.requests, proxied.backend.bytes) == (pieces, pieces * len(piece))
+
+
+def test_a_burst_of_requests_is_cut_off_before_the_superlink(proxied: Proxied) -> None:
+    def many(count: int) -> list[int]:
+        connection = proxied.connect()
+        statuses = []
+        for _ in range(count):
+            connection.request("POST", "/v1/fleet/x", body=b"x")
+            with connection.getresponse() as response:
+                response.read()
+                statuses.append(response.status)
+        connection.close()
+        return statuses
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(64) as pool:  # twice the connections of an address
+        statuses = [status for each in pool.map(many, [4] * 64) for status in each]
+    seconds = time.monotonic() - started
+    assert set(statuses) == {200, 503}
+    assert proxied.backend.requests == statuses.count(200) <= 51 + 50 * seconds
 
 
 @pytest.mark.long
@@ -497,6 +768,11 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
             raise RuntimeError("a disk is full")
         if kind == "hang":
             time.sleep(3600)
+        while kind == "deaf":
+            try:
+                time.sleep(3600)
+            except Exception:
+                pass
         if kind == "kill":
             node = os.getppid()
             with open(f"/proc/{node}/stat") as file:
@@ -511,6 +787,34 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
         return private, {"gram": gram, **{n: a for n, a in reply.items() if n != "triangle"}}
     afl.AFL.update = spoilt
 """
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["hang", "deaf"])
+def test_a_site_that_hung_takes_part_again_without_a_restart(tmp_path: Path, kind: str) -> None:
+    """In 0.1.0 the hung process kept its node from every later run."""
+    live = Live(tmp_path, 3)
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "sitecustomize.py").write_text(textwrap.dedent(FAULTY))
+    fault = live.site("ward-b") / "fault"
+    fault.write_text(kind)
+    live.edit("ward-b", DEADLINE="10")
+    python_path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
+    try:
+        live.start("server")
+        for name in live.names:
+            live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
+        result = live.run(fs.AFL(), tmp_path / "first")
+        assert set(result.data["left_out"]) == {"ward-b"}, live.logs()
+        words = "longer than 10 s, its own limit" if kind == "hang" else "process died|no answer|went away|raised"
+        assert re.search(words, result.data["left_out"]["ward-b"]), (result.data["left_out"], live.logs())
+        assert "longer than 10 s" in (live.site("ward-b") / "state" / "audit.jsonl").read_text()
+        fault.unlink()
+        result = live.run(fs.AFL(), tmp_path / "second")
+        assert set(result.clients) == set(live.names), (result.data, live.logs())
+    finally:
+        live.stop()
 
 
 @pytest.mark.long
@@ -547,7 +851,11 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
         for name in live.names:
             live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
         plant(b="raise", c="nan", e="asymmetric")
-        wrong = {"ward-b": "a disk is full", "ward-c": "not finite", "ward-e": r"gram <f8\[64, 64\].* where"}
+        wrong = {
+            "ward-b": "it raised RuntimeError; its audit.jsonl says more",
+            "ward-c": "not finite",
+            "ward-e": r"gram <f8\[64, 64\].* where",
+        }
         exact("first", wrong)
         heal()
         plant(a="kill", b="indefinite", d="hang")

@@ -127,7 +127,7 @@ def pooled_run(folder: Path, method: fs.Method, names: tuple[str, ...], **settin
     owner = np.repeat(names, [len(part["y"]) for part in parts])
     x, y = (np.concatenate([part[key] for part in parts]) for key in ("x", "y"))
     np.savez(folder / "all.npz", x=x, y=y, client=owner)
-    return fs.run(method, fs.load(str(folder / "all.npz")).split("by-client", seed=settings.get("seed", 0)), **settings)
+    return fs.run(method, fs.load(str(folder / "all.npz")).split("by-client"), **settings)  # split as sites do
 
 
 QUICK: dict[str, Any] = {"wait": 5.0, "timeout": 5.0}
@@ -206,7 +206,7 @@ def test_named_classes_and_columns_are_brought_into_one_order(tmp_path: Path) ->
     outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
     owner = np.repeat(["s0", "s1", "s2"], 30)
     np.savez(tmp_path / "all.npz", x=x, y=y, client=owner)
-    wanted = fs.run(fs.AFL(), fs.load(str(tmp_path / "all.npz")).split("by-client", seed=4), seed=4)
+    wanted = fs.run(fs.AFL(), fs.load(str(tmp_path / "all.npz")).split("by-client"), seed=4)
     assert arrays.same(outcome.state, wanted.state)
     model = fs.load_model(tmp_path / "s1" / "models" / "s1.safetensors")
     assert model.task.class_names == ("calm", "ill", "well")

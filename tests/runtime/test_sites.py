@@ -14,16 +14,18 @@ import pytest
 import fedsolve as fs
 from fedsolve.features import maps
 from fedsolve.runtime import sites
+from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import Description, FileSite, Job
 from tests.core.tiny import NORMAL, write_onnx
 
-JOB = Job("afl", seed=4, test=0.0)
+JOB = Job("afl", seed=4)
+FEW = Policy(test=0.0, min_samples=1, min_class=1)  # of a site that answers from whatever it has
 
 
 def ward(folder: Path, name: str, header: str, *rows: str) -> FileSite:
     path = folder / f"{name}.csv"
     path.write_text("\n".join([header, *rows]))
-    return FileSite(name, str(path), folder / name)
+    return FileSite(name, str(path), folder / name, policy=FEW)
 
 
 def described(*wards: FileSite, job: Job = JOB) -> dict[str, Description]:
@@ -73,7 +75,7 @@ def test_the_text_that_all_are_told_does_not_depend_on_where_a_network_lies(tmp_
     there = shutil.copy(here, tmp_path / "there.onnx")
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 9, 9, 3), np.uint8), y=np.arange(4) % 2)
     job = Job("afl", features=f"onnx:{here},{NORMAL}").identified()
-    site = FileSite("a", str(tmp_path / "d.npz"), tmp_path / "a", features=f"onnx:{there},{NORMAL}")
+    site = FileSite("a", str(tmp_path / "d.npz"), tmp_path / "a", features=f"onnx:{there},{NORMAL}", policy=FEW)
     task = sites.agree(described(site, job=job), job)
     assert str(task.features) == f"onnx:{here},{NORMAL}"
     assert sites.shared_text(site.describe(job).task, job) == sites.shared_text(task, job)
@@ -187,7 +189,8 @@ def test_a_site_describes_arrays_tables_and_pictures(tmp_path: Path) -> None:
         (tmp_path / "c.csv", (2,), "identity"),
         (pictures, (6, 4, 3), "identity"),
     ):
-        site, job = FileSite("ward-a", str(data), tmp_path / "state"), Job("afl", features=spec)
+        site = FileSite("ward-a", str(data), tmp_path / "state", policy=FEW)
+        job = Job("afl", features=spec)
         own = site.describe(job)
         assert own.task.inputs == shape
         task = sites.agree({"ward-a": own}, job)

@@ -45,7 +45,7 @@ def main() -> None:
         print(f"fedsolve: {error.strerror or error}{where}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == 130:  # typer turns Ctrl-C into this, without a word
+        if stop.code in (130, 143):  # typer turns Ctrl-C into this, without a word; SIGTERM to `deploy run`
             what = " ".join(getattr(stop, "__notes__", [])) or "nothing was written"
             print(f"fedsolve: stopped; {what}", file=sys.stderr)  # noqa: T201
         raise

@@ -65,8 +65,14 @@ def deploy_run_command(
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeat for more."),
     ] = None,
     features: Annotated[str, typer.Option(help="The feature map, the same at all sites.")] = "identity",
-    test: Annotated[str, typer.Option(help="The share of its data that each site tests on, or official.")] = "0.2",
-    seed: Annotated[int, typer.Option(help="Decides the sites' splits and all draws.")] = 0,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            help="Insist on the share that sites test on, which is theirs to say: one with another does not answer.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides all draws. Splits are the sites' own.")] = 0,
     rounds: Annotated[int | None, typer.Option(help="For methods that take several.", show_default=False)] = None,
     participation: Annotated[float, typer.Option(help="Share of the sites that take part in a round.")] = 1.0,
     min_clients: Annotated[int, typer.Option(help="The run stops when fewer sites answer.")] = 2,
@@ -92,13 +98,14 @@ def deploy_run_command(
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, methods, parameters
     from fedsolve.result import Result
+    from fedsolve.runtime.policy import OWN
     from fedsolve.runtime.sites import Job, Rules
     from fedsolve.study.experiment import method_of
 
     check_place(out)
     methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
     instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
-    job = Job(method, parameters.values(instance), features, seed, share_of(test))
+    job = Job(method, parameters.values(instance), features, seed, OWN if test is None else share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every, exclude=tuple(exclude or ()))
     network = next(iter(parameters.imported(instance).values()), "")
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger), model=network), out)

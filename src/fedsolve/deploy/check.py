@@ -6,13 +6,17 @@ import shutil
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from http.client import HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
+
+import numpy as np
 
 from fedsolve import disk
 from fedsolve.data import catalog
@@ -22,7 +26,10 @@ from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
+from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import VERSION
+
+CLOCKS = 5.0  # seconds by which a site's clock may differ from the server's
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
         ("server", lambda: _check_server(settings["SUPERLINK"], folder / "ca.crt")),
         ("port", lambda: _check_port(int(settings["PORT"]))),
         ("data", lambda: _check_data(table())),
+        ("rules", lambda: _check_rules(settings, table())),
         ("features", lambda: _check_features(features or settings.get("FEATURES", ""), table)),
         ("state", lambda: _check_state(folder / settings["STATE"])),
     ]
@@ -115,8 +123,10 @@ def _check_server(address: str, authority: Path) -> str:
         raise DataError(f"{authority} cannot be used: {error}") from error
     connection = HTTPSConnection(host.strip("[]"), port, timeout=10, context=context)
     try:
+        asked = time.time()
         connection.request("GET", "/openapi.json")
-        status = connection.getresponse().status
+        response = connection.getresponse()
+        status, date, now = response.status, response.headers.get("Date", ""), (asked + time.time()) / 2
     except ssl.SSLCertVerificationError as error:
         why = {
             10: "the server's certificate has expired",
@@ -132,6 +142,7 @@ def _check_server(address: str, authority: Path) -> str:
         raise DataError(f"{address} cannot be reached: {why}; is the server started, is the port open?") from error
     finally:
         connection.close()
+    _check_clock(date, now)
     if status != 200:
         return f"{address} answers with a certificate of the authority; only the fleet's paths are open"
     if is_local(host):
@@ -140,6 +151,21 @@ def _check_server(address: str, authority: Path) -> str:
         f"{address} answers, but shows its control paths: whoever reaches it can run code at every site. "
         "Put the proxy of nginx.conf in front of it"
     )
+
+
+def _check_clock(date: str, now: float) -> None:
+    """Refuse a clock that is not the server's: Flower takes no signature from more than a few seconds ahead."""
+    try:
+        server = parsedate_to_datetime(date).timestamp() + 0.5  # told in whole seconds, cut off
+    except (ValueError, OverflowError):
+        return  # it does not say
+    ahead = now - server
+    if not abs(ahead) <= CLOCKS:
+        side = "ahead of" if ahead > 0 else "behind"
+        raise DataError(
+            f"this machine's clock is {abs(ahead):.0f} s {side} the server's, more than the {CLOCKS:g} s that a node "
+            "is let in with: set both by NTP (timedatectl set-ntp true)"
+        )
 
 
 def _check_port(port: int) -> str:
@@ -159,6 +185,22 @@ def _check_data(table: Table) -> str:
     classes = f"{table.classes} classes" + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
     shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
     return f"{len(table.labels)} samples of {shape}, {classes}"
+
+
+def _check_rules(settings: Mapping[str, str], table: Table) -> str:
+    """The site's own rules, and whether its data are such that it will answer; here it may be told which are not."""
+    policy = Policy.of({name.lower(): value for name, value in settings.items()})
+    numbers = replace(table, inputs=np.zeros((len(table.labels), 1)), test=None)
+    share = 0.0 if isinstance(policy.test, str) else policy.test
+    client = numbers.owned_by(settings["NAME"], seed=policy.split_seed, test=share).clients[settings["NAME"]]
+    try:
+        policy.check_counts(client.train.labels, table.target)
+    except Refusal as error:
+        raise DataError(f"{error}: {error.details}") from error
+    return (
+        f"it trains on {len(client.train)} samples (TEST={policy.test} SPLIT_SEED={policy.split_seed}), "
+        f"{policy.min_class} or more of each class it has"
+    )
 
 
 def _check_features(spec: str, table: Callable[[], Table]) -> str:

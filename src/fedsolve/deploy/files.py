@@ -7,6 +7,7 @@ import re
 import shlex
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fedsolve import disk
 from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.runtime.offline import SWITCHES
+from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION
 
 NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
@@ -75,8 +77,13 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
 
 def _write_site(folder: Path, name: str, address: str, port: int) -> None:
     settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
-    write(folder / "site.env", env_text({**settings, "PORT": str(port), "VERSION": VERSION}))
+    rules = {item.name.upper(): _setting(item.default) for item in fields(Policy)}
+    write(folder / "site.env", env_text({**settings, "PORT": str(port), "VERSION": VERSION, **rules}))
     write(folder / "start.sh", template("site/start.sh", switches=_exports()), script=True)
+
+
+def _setting(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class _Blanks(string.Template):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.deploy.certificates import public_pem
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 LINK = "fedsolve"  # the name of the connection in Flower's configuration
 GONE = 15.0  # seconds without a SuperLink before a run is given up
+STOPPING = 15.0  # seconds that a command has to tell what it did, or to end, when a run is stopped
 Say = Callable[[str], None]
 
 
@@ -69,10 +73,13 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
             raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
     environment = _environment(here)
     rules = replace(rules, sites=sites)
-    keys = register(here, rules.expected, say)
-    with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
+    # What is under way lies in one folder, also at the server app, so that it is gone whatever ends the run.
+    scratch_folder = partial(tempfile.TemporaryDirectory, prefix=".fedsolve-", dir=out.parent)
+    with _ended_by_sigterm(), scratch_folder(ignore_cleanup_errors=True) as scratch:
+        keys = register(here, rules.expected, say)
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
         rules_text = json.dumps(asdict(replace(rules, keys=keys)))
@@ -88,6 +95,23 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     if "error" in outcome:
         raise DataError(outcome["error"])
     return out
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM ends the program as Ctrl-C does, by way of all that cleans up, with the shell's status for it."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say_who_is_not_named(folder: Path, sites: Sequence[str], say: Say) -> None:
@@ -200,21 +224,53 @@ def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[
             if line is None:
                 break
             text = _plain(line)
-            run_id = (re.findall(r"started run (\d+)", text) or [run_id])[0]
+            run_id = _run_id(text) or run_id
             if text:
                 say(text)
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            _stop(run_id or _late_run_id(lines), environment)
         process.terminate()
-        if isinstance(error, KeyboardInterrupt) and run_id:
-            subprocess.run(["flwr", "stop", run_id, LINK], env=dict(environment), capture_output=True, check=False)
         raise
     finally:
+        try:
+            process.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            process.kill()
         process.wait()
         reader.join()
         if process.stdout:
             process.stdout.close()
     if process.returncode:
         raise DataError("Flower could not run the app; what it said stands above" if is_open(*link) else gone)
+
+
+def _run_id(text: str) -> str:
+    told = re.search(r"started run (\d+)", text)
+    return told[1] if told else ""
+
+
+def _late_run_id(lines: Queue[str | None]) -> str:
+    """The number of a run that is being handed over; none, if it is not told within some seconds."""
+    last = time.monotonic() + STOPPING
+    while (left := last - time.monotonic()) > 0:
+        try:
+            line = lines.get(timeout=left)
+        except Empty:
+            return ""
+        if line is None:
+            return ""
+        if run_id := _run_id(_plain(line)):
+            return run_id
+    return ""
+
+
+def _stop(run_id: str, environment: Mapping[str, str]) -> None:
+    """End a run at the SuperLink; else it would go on without anybody to take its result."""
+    if run_id:
+        command = ["flwr", "stop", run_id, LINK]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, env=dict(environment), capture_output=True, check=False, timeout=4 * STOPPING)
 
 
 def _plain(line: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -25,23 +26,26 @@ from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, ParameterError, plain, unknown
+from fedsolve.errors import DataError, FedsolveError, ParameterError, plain, unknown
 from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.runtime import splits
 from fedsolve.runtime.agreement import Agreement, agreement, check_terms
 from fedsolve.runtime.client import Memory, Request, handle
+from fedsolve.runtime.policy import OWN, Policy, Refusal
 from fedsolve.texts import read_json
 
 VERSION = metadata.version("fedsolve")
 LONGEST_TEXT = 20_000_000  # characters of a description: more than all names that it may tell take
 KEPT_RUNS = 3  # folders of private state that a site keeps
+_RUN = re.compile(r"[0-9A-Za-z]{1,32}")  # names of runs become names of folders
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all sites are told: the method, the features and how each splits its data.
+    """What all sites are told: the method and the features. How a site splits its data is its own affair.
 
     Whoever wrote it may name files and modules in it, and opens them. To a site they are words: it builds a method with
     `restored` and features from their identity, and what they take beside words is named by the site.
@@ -51,7 +55,7 @@ class Job:
     set: Mapping[str, Any] = field(default_factory=dict)
     features: str = "identity"
     seed: int = 0
-    test: float | str = 0.2
+    test: float | str = OWN  # where it is a share, sites with another one refuse to answer
     version: str = VERSION  # of fedsolve at the server
     identity: str = ""  # of the features; `identified` fills it in
 
@@ -151,6 +155,15 @@ class Host(Protocol):
         """The folder of its memory and its models."""
         ...
 
+    @property
+    def policy(self) -> Policy | None:
+        """Its own rules; none, if it is part of an experiment on one machine."""
+        ...
+
+    def account(self) -> Mapping[str, object]:
+        """What it answered from, for its own record: how many samples, which split, of which data."""
+        ...
+
     def describe(self, job: Job) -> Description:
         """What it tells about its data."""
         ...
@@ -189,22 +202,30 @@ def agreed(descriptions: Mapping[str, Description], job: Job, quorum: int | None
 
 @dataclass(frozen=True)
 class FileSite:
-    """A site whose data are a file or a folder of its own."""
+    """A site whose data are a file or a folder of its own, and that answers by rules of its own."""
 
     name: str
     data: str
     state: Path
     features: str = ""  # what the feature map is here; needed where it takes a network
     model: str = ""  # the network of the users' own that jobs may name, package.module:factory
+    policy: Policy = field(default_factory=Policy)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
-        """From the configuration of a node: `client`, `data`, `state`, and maybe `features` and `model`."""
+        """From the configuration of a node: `client`, `data`, `state`, maybe `features`, `model`, and its policy."""
         for key in ("client", "data", "state"):
             if not isinstance(config.get(key), str) or not config[key]:
                 raise DataError(f'the node\'s configuration lacks {key}="..."; it has {", ".join(config) or "nothing"}')
         places = str(config.get("features", "")), str(config.get("model", ""))
-        return cls(config["client"], config["data"], Path(config["state"]), *places)
+        return cls(config["client"], config["data"], Path(config["state"]), *places, Policy.of(config))
+
+    def account(self) -> dict[str, object]:
+        """The split, once something was answered from it."""
+        if "_split" not in self.__dict__:
+            return {}
+        split = self._split
+        return {"samples": len(split.train), "test": split.test, "split_seed": split.seed, "data": split.data}
 
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
@@ -213,20 +234,27 @@ class FileSite:
         return Description(self.name, VERSION, replace(table.task, features=features), len(table.labels))
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
-        """Classes and columns in the common order, then features, then its own split into training and test."""
-        features, rows = self._features(job), self._rows(job)
+        """Classes and columns in the common order, then features, then its own split into training and test.
+
+        Refused is what its policy does not allow: a split that the server asks for, a second split of the same data,
+        too few training samples, too few of a class.
+        """
+        self.policy.check_test(job.test)
+        features, rows, test = self._features(job), self._rows(job), self.policy.test
         check_terms(task, rows.task, self.name)
         common = task.with_map(features)
         try:
             table = align(rows, task, self.data)
         except DataError as error:
             raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
-        if not isinstance(job.test, str):
+        if not isinstance(test, str):
             table = replace(table, test=None)
         if features != maps.Identity():
             table = table.with_features(features)
-        federation = table.owned_by(self.name, seed=job.seed, test=job.test)
-        return common, federation.clients[self.name]
+        client = table.owned_by(self.name, seed=self.policy.split_seed, test=test).clients[self.name]
+        self.policy.check_counts(client.train.labels, table.target)
+        splits.admit(self.state, self._split, self.policy)
+        return common, client
 
     def method(self, job: Job) -> Method:
         """The method of the job; a network of the users' own is imported if the site itself names it, too."""
@@ -246,7 +274,17 @@ class FileSite:
 
     @cached_property
     def _table(self) -> Table:
-        return catalog.load(self.data)
+        try:
+            return catalog.load(self.data)
+        except (FedsolveError, OSError) as error:
+            if not Path(self.data).exists():
+                raise
+            words = f"the data of site {self.name!r} cannot be read; there, `fedsolve deploy check` says why"
+            raise Refusal(words, str(error)) from error  # the error may quote the file
+
+    @cached_property
+    def _split(self) -> splits.Split:
+        return splits.Split.of(self._table, self.name, self.policy)
 
     @cached_property
     def _stacked(self) -> Table:
@@ -263,6 +301,11 @@ class SplitSite:
     name: str
     federation: Federation
     state: Path
+    policy: None = None
+
+    def account(self) -> dict[str, object]:
+        """Nothing: whoever asks has the data."""
+        return {}
 
     def describe(self, job: Job) -> Description:
         """The task of the federation, and how many samples are this client's."""
@@ -318,4 +361,6 @@ def _recall(site: Host, run: str) -> Memory | None:
 
 
 def _memory(site: Host, run: str) -> Path:
+    if not _RUN.fullmatch(run):
+        raise DataError(f"a run is called by up to 32 letters and digits; got {run[:40]!r}")
     return disk.private_folder(site.state / "runs" / run) / f"{site.name}.safetensors"

@@ -109,7 +109,7 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
         out = Path(str(config["out"]))
         disk.private_folder(out.parent)
         keeping = keeps(config, job)
-        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=out.parent, keeping=keeping)
+        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=status.parent, keeping=keeping)
         result_of(outcome, task, method, job, rules, time.perf_counter() - started).save(out)
         end = {"out": str(out)}
     except FedsolveError as error:

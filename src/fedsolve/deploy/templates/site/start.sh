@@ -7,11 +7,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 export FLWR_HOME="$here/home"
 case $DATA in /*) ;; *) DATA=$here/$DATA ;; esac
 case $STATE in /*) ;; *) STATE=$here/$STATE ;; esac
+# The site's own rules, which no server changes: its split, the least it answers from, how long an answer may take.
+rules="test=\"$TEST\" split_seed=\"$SPLIT_SEED\" min_samples=\"$MIN_SAMPLES\" min_class=\"$MIN_CLASS\""
+rules="$rules deadline=\"$DEADLINE\" allow_splits=\"$ALLOW_SPLITS\""
 trap 'kill "$child" 2>/dev/null; wait; exit 0' INT TERM
 while :; do
   flower-supernode --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
     --auth-supernode-private-key "$here/node.key" --host 127.0.0.1 --port "$PORT" \
-    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\"" &
+    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\" $rules" &
   child=$!
   wait "$child"
   echo "the node of $NAME ended; next try in 5 s" >&2
