@@ -439,3 +439,18 @@ def test_a_site_with_other_features_computes_nothing(command: Command, tmp_path:
     assert refused.code == 2 and "the features here are not the federation's" in refused.err
     assert not (tmp_path / "a.st").exists()
     assert command(*arguments).code == 0
+
+
+def test_numbers_at_the_command_line(command: Command, tmp_path: Path) -> None:
+    wards(tmp_path)
+    command("ledger", "create", "fed.db", "--like", "a.csv")
+    command("ledger", "invite", "fed.db", "--out", "i.st")
+    for name, number in (("a", "7"), ("b", "7")):
+        site = ("--data", f"{name}.csv", "--client", "ward", "--number", number)
+        made = command("ledger", "contribute", "i.st", *site, "--out", f"{name}.st")
+        assert made.code == 0, made.err
+    assert command("ledger", "add", "fed.db", "a.st").code == 0
+    refused = command("ledger", "add", "fed.db", "b.st")
+    assert refused.code == 2 and "not newer: its number is 7" in refused.out
+    assert command("ledger", "readmit", "fed.db", "ward").code == 0
+    assert "ward: replaced" in command("ledger", "add", "fed.db", "b.st").out

@@ -102,12 +102,20 @@ def ledger_contribute(
     client: Annotated[str, _CLIENT],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The contribution, to be sent.", show_default=False)],
     features: Annotated[str, _FEATURES] = "",
+    number: Annotated[
+        int | None,
+        typer.Option(
+            help="A number above those of the client's contributions before: older ones are refused. Default: the time "
+            "in nanoseconds.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """At a site: its statistics, in a file to be sent to the ledger."""
     from fedsolve.ledger.site import contribute
 
     with waiting(quiet=False) as (progress, _):
-        census = contribute(invitation, data, client, out, features=features, progress=progress)
+        census = contribute(invitation, data, client, out, features=features, progress=progress, sequence=number)
     typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 
 
@@ -185,9 +193,24 @@ def ledger_remove(
                 f"{path} keeps only the total: to take {client!r} out, its contribution is needed again; ask it for "
                 "the file and give it with --contribution FILE"
             )
-        ledger.remove(client, statistics)
+        answer = ledger.remove(client, statistics)
         count = len(ledger.members())
     typer.echo(f"{client} is out; {count} clients are in. Models made before still know it: solve again")
+    if answer.reason:
+        typer.echo(answer.reason)
+
+
+@app.command("readmit")
+def ledger_readmit(
+    path: Annotated[Path, _LEDGER],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its name in the ledger.")],
+) -> None:
+    """Let a client in again with any contribution of its own: else, one that is not newer than its last is refused."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        ledger.readmit(client)
+    typer.echo(f"{client}: its next contribution is taken, whatever its number")
 
 
 @app.command("solve")

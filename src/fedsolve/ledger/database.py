@@ -60,6 +60,8 @@ _MACHINE = {
 
 def fault(what: str, error: sqlite3.Error) -> FedsolveError:
     """The error to raise for one of SQLite: the machine's, which says what to do, or the file's."""
+    if isinstance(error, sqlite3.ProgrammingError):  # a ledger that was closed
+        return DataError(f"{what}: {error}")
     advice = _MACHINE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     if advice is None:
         return DataError(f"{what}: the file is damaged or not a ledger ({error}); put a backup in its place")
@@ -172,13 +174,13 @@ def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
 
     It is made in a hidden folder beside its place and linked there when it is whole: a failure leaves no file.
     """
-    is_linked = False
+    written: os.stat_result | None = None
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             whole = Path(folder) / path.name
             _write(whole, terms, total_only=total_only)
+            written = whole.stat()
             _link(whole, path)
-            is_linked = True
     except FedsolveError:
         raise
     except FileExistsError:
@@ -187,9 +189,9 @@ def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
         raise StorageError(f"cannot make {path}: {error.strerror or error}") from error
     except sqlite3.Error as error:
         raise fault(f"cannot make {path}", error) from error
-    except BaseException:  # an interrupt while the folder was swept
-        if is_linked:
-            path.unlink(missing_ok=True)
+    except BaseException:  # an interrupt, maybe after the file got its name
+        if written is not None and path.exists() and os.path.samestat(path.stat(), written):
+            path.unlink()
         raise
 
 

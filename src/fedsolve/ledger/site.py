@@ -37,15 +37,25 @@ class SiteModel:
 
 
 def contribute(
-    invitation: Path, data: str, client: str, out: Path, *, features: str = "", progress: Progress | None = None
+    invitation: Path,
+    data: str,
+    client: str,
+    out: Path,
+    *,
+    features: str = "",
+    progress: Progress | None = None,
+    sequence: int | None = None,
 ) -> Census:
-    """Write the contribution of a client, from its data, for the federation that invited it."""
+    """Write the contribution of a client, from its data, for the federation that invited it.
+
+    A ledger takes it where its `sequence` is above that of the client's contribution before; by default it is the time.
+    """
     terms = load_terms(invitation, features)
     train = samples(data, terms.task, client, progress)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
     census = examine(terms, sent)
-    Contribution.of(client, sent).save(out, terms)
+    Contribution.of(client, sent, sequence).save(out, terms)
     return census
 
 
