@@ -58,7 +58,10 @@ _MACHINE = {
 }
 
 
-def fault(what: str, error: sqlite3.Error) -> FedsolveError:
+ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite quotes damaged bytes in its message
+
+
+def fault(what: str, error: sqlite3.Error | UnicodeDecodeError) -> FedsolveError:
     """The error to raise for one of SQLite: the machine's, which says what to do, or the file's."""
     if isinstance(error, sqlite3.ProgrammingError):  # a ledger that was closed
         return DataError(f"{what}: {error}")
@@ -90,7 +93,7 @@ class Database:
                 raise DataError(f"the terms in {path} are not what was written: put a backup in its place")
             self.total_only = not keeps
             self.terms = Terms.read(*codec.read(data, str(path)), str(path))
-        except sqlite3.Error as error:
+        except ERRORS as error:
             self.connection.close()
             raise fault(f"cannot open {path}", error) from error
         except TypeError as error:
@@ -117,7 +120,7 @@ class Database:
         with self._lock:
             try:
                 return self.connection.execute(query, values).fetchall()
-            except sqlite3.Error as error:
+            except ERRORS as error:
                 raise fault(f"cannot read {self.path}", error) from error
 
     @contextmanager
@@ -133,7 +136,7 @@ class Database:
                     if self.connection.in_transaction:
                         self.connection.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except ERRORS as error:
                 raise fault(f"{self.path} was not changed", error) from error
 
     @contextmanager
@@ -149,7 +152,7 @@ class Database:
                     yield self.connection
                 finally:
                     self.connection.execute("COMMIT")
-            except sqlite3.Error as error:
+            except ERRORS as error:
                 raise fault(f"cannot read {self.path}", error) from error
 
     def empty_log(self) -> str:
@@ -187,7 +190,7 @@ def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
         raise DataError(f"{path} exists; name another file, or remove it first") from None
     except OSError as error:
         raise StorageError(f"cannot make {path}: {error.strerror or error}") from error
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise fault(f"cannot make {path}", error) from error
     except BaseException:  # an interrupt, maybe after the file got its name
         if written is not None and path.exists() and os.path.samestat(path.stat(), written):
@@ -224,13 +227,13 @@ def _link(source: Path, target: Path) -> None:
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise fault(f"cannot open {path}", error) from error
     try:
         db.execute("PRAGMA synchronous = FULL")  # acknowledged is on the disk
         db.execute("PRAGMA secure_delete = ON")  # removed is not
         db.execute(f"PRAGMA cache_size = {-1024 * CACHE}")  # in KB where it is negative
-    except sqlite3.Error as error:
+    except ERRORS as error:
         db.close()
         raise fault(f"cannot open {path}", error) from error
     return db

@@ -138,7 +138,7 @@ def check_size(part: Arrays) -> None:
     ...
     fedsolve.errors.DataError: its sums reach 1e+302, and a total holds numbers up to 1.07e+301
     """
-    largest = float(np.max([np.abs(part[name]).max(initial=0.0) for name in _FLOATS]))
+    largest = float(np.max([(part[name].max(initial=0.0), -part[name].min(initial=0.0)) for name in _FLOATS]))
     if not largest <= LARGEST:
         raise DataError(f"its sums reach {largest:.3g}, and a total holds numbers up to {LARGEST:.3g}")
 
