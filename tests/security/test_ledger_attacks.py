@@ -15,6 +15,7 @@ import textwrap
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
@@ -194,6 +195,71 @@ def test_a_number_that_is_none_is_refused(told: str) -> None:
         Contribution.read(codec.encode(arrays, metadata | {"sequence": later}), terms, "file")
 
 
+# --- signatures ---
+
+
+def key_pair(folder: Path, name: str, kind: str = "ed25519") -> tuple[Path, Path]:
+    """A private key and its public half, as `ssh-keygen` writes them."""
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    key: Any = {
+        "ed25519": ed25519.Ed25519PrivateKey.generate,
+        "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
+        "rsa": lambda: rsa.generate_private_key(65537, 2048),
+    }[kind]()
+    private, public = folder / name, folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b" me@here\n")
+    return private, public
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
+def test_where_clients_have_keys_nobody_speaks_in_their_names(tmp_path: Path, kind: str) -> None:
+    (mine, public), (theirs, _) = key_pair(tmp_path, "ward", kind), key_pair(tmp_path, "stranger", kind)
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, keys={"ward": public}) as ledger:
+        terms, first = ledger.terms, contribution(ledger.terms, 1, client="ward").signed
+        good, forged = first(terms, mine), first(terms, theirs)
+        elsewhere = first(Terms.make(fs.FedHiP(), TASK), mine)
+        later = replace(good, sequence=good.sequence + 1)
+        other = Contribution.of("ward", contribution(terms, 2).arrays, good.sequence)
+        wrong = [forged, elsewhere, later, replace(other, signature=good.signature), other]
+        wrong += [replace(good, signature=text) for text in ("", "zz", "00", good.signature + "00")]
+        for each in wrong:
+            with pytest.raises(fs.DataError, match="it is not signed with the key of 'ward'"):
+                ledger.add(each)
+        with pytest.raises(fs.DataError, match="'stranger' has no key here"):
+            ledger.add(contribution(terms, 3, client="stranger").signed(terms, theirs))
+        good.save(tmp_path / "ward.st", terms)
+        [answer] = ledger.offer_files([tmp_path / "ward.st"])
+        assert answer.event == "added"
+        ledger.trust("stranger", theirs.with_suffix(".pub"))
+        assert ledger.add(contribution(terms, 3, client="stranger").signed(terms, theirs)).event == "added"
+        ledger.trust("ward", theirs.with_suffix(".pub"))  # a new key
+        with pytest.raises(fs.DataError, match="it is not signed"):
+            ledger.add(contribution(terms, 4, client="ward").signed(terms, mine))
+        assert ledger.add(contribution(terms, 4, client="ward").signed(terms, theirs)).event == "replaced"
+        assert not ledger.verify().faults
+        ledger._database.connection.execute("DELETE FROM key")
+        assert ledger.verify().faults
+
+
+def test_keys_that_are_none_are_refused_and_leave_no_ledger(tmp_path: Path) -> None:
+    private, public = key_pair(tmp_path, "ward", "rsa")
+    _, good = key_pair(tmp_path, "good")
+    terms = Terms.make(fs.AFL(), TASK)
+    for key in (public, private, tmp_path / "none.pub"):
+        with pytest.raises(fs.DataError, match="is not a public key"):
+            Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, keys={"good": good, "ward": key})
+        assert not (tmp_path / "fed.db").exists()
+    with pytest.raises(fs.DataError, match="must be an Ed25519 or ECDSA key"):
+        contribution(terms, 1).signed(terms, private)
+    for key in (public, tmp_path / "none"):
+        with pytest.raises(fs.DataError, match="is not a private key in OpenSSH format"):
+            contribution(terms, 1).signed(terms, key)
+
+
 # --- flipped bits ---
 
 
@@ -232,7 +298,7 @@ def flip_bits(path: Path, flips: int, *, total_only: bool, is_settled: bool, see
                 continue
             with Ledger(copy) as ledger:
                 faults = ledger.verify().faults
-        except fs.DataError:
+        except fs.FedsolveError:  # one bit of the header makes SQLite call the file read-only
             found += 1
             continue
         assert faults, f"bit {place} changed an answer, and nothing was said"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import reprlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve import codec
@@ -40,6 +40,7 @@ class Contribution:
     arrays: Arrays
     digest: str  # of the arrays
     sequence: int  # above that of the client's contributions before; files of format 1 have none, and count as 0
+    signature: str = ""  # by the client's key, where it has one, of `words`
 
     def __repr__(self) -> str:
         return f"Contribution({reprlib.repr(self.client)}, {self.digest})"
@@ -53,11 +54,25 @@ class Contribution:
             raise ParameterError(f"the number of a contribution must be between 0 and {LAST}; got {sequence!r}")
         return cls(client, arrays, content(arrays), sequence)
 
+    def signed(self, terms: Terms, key: Path) -> Contribution:
+        """The same with a signature by the private key in a file, for the federation of those terms."""
+        from fedsolve.ledger.signing import sign
+
+        return replace(self, signature=sign(self.words(terms), key))
+
+    def words(self, terms: Terms) -> bytes:
+        """What a signature is of: whose statistics, which, the how manieth, and for which federation."""
+        return _words(self._sealed(terms))
+
+    def _sealed(self, terms: Terms) -> dict[str, str]:
+        metadata = {"fedsolve": FORMAT, "made": "contribution", "client": self.client, "digest": self.digest}
+        return metadata | {"sequence": str(self.sequence)} | terms.labels()
+
     def write(self, terms: Terms) -> Bytes:
         """As bytes that say which federation they are for."""
-        metadata = {"fedsolve": FORMAT, "made": "contribution", "client": self.client, "digest": self.digest}
-        metadata |= {"sequence": str(self.sequence)} | terms.labels()
-        return codec.encode(self.arrays, {**metadata, "seal": _seal(metadata)})
+        metadata = self._sealed(terms)
+        signature = {"signature": self.signature} if self.signature else {}
+        return codec.encode(self.arrays, {**metadata, "seal": _seal(metadata), **signature})
 
     def save(self, path: Path, terms: Terms) -> None:
         """Write a file that `load_contribution` and `Ledger.offer_files` read."""
@@ -77,7 +92,7 @@ class Contribution:
         contribution = cls.of(metadata.get("client", ""), arrays, _sequence(metadata, source))
         if contribution.digest != metadata.get("digest") or _seal(metadata) != metadata.get("seal"):
             raise DataError(f"{source} is damaged: its content is not what was written")
-        return contribution
+        return replace(contribution, signature=metadata.get("signature", ""))
 
 
 def _is_text(value: object) -> bool:
@@ -96,9 +111,12 @@ def _sequence(metadata: dict[str, str], source: str) -> int:
 
 def _seal(metadata: dict[str, str]) -> str:
     """A digest of what stands beside the arrays: a name that was damaged on the way is another client's."""
+    return hashlib.sha256(_words(metadata)).hexdigest()[:16]
+
+
+def _words(metadata: dict[str, str]) -> bytes:
     keys = ("client", "digest", "terms") if metadata.get("fedsolve") == "1" else _SEALED
-    words = "\n".join(f"{key} {metadata.get(key)}" for key in keys)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    return "\n".join(f"{key} {metadata.get(key)}" for key in keys).encode()
 
 
 def read_bytes(path: Path) -> bytes:

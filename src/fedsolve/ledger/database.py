@@ -9,7 +9,7 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,8 +172,8 @@ class Database:
         )
 
 
-def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
-    """Write a new file, which its owner alone can read, with terms, a total of zero, and no members.
+def create(path: Path, terms: Terms, *, total_only: bool = False, keys: Mapping[str, str] | None = None) -> None:
+    """Write a new file, which its owner alone can read, with terms, keys, a total of zero, and no members.
 
     It is made in a hidden folder beside its place and linked there when it is whole: a failure leaves no file.
     """
@@ -181,7 +181,7 @@ def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             whole = Path(folder) / path.name
-            _write(whole, terms, total_only=total_only)
+            _write(whole, terms, total_only, keys or {})
             written = whole.stat()
             _link(whole, path)
     except FedsolveError:
@@ -198,7 +198,7 @@ def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
         raise
 
 
-def _write(path: Path, terms: Terms, *, total_only: bool) -> None:
+def _write(path: Path, terms: Terms, total_only: bool, keys: Mapping[str, str]) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with closing(_connect(path)) as db:
         db.execute(f"PRAGMA page_size = {PAGE}")
@@ -208,6 +208,8 @@ def _write(path: Path, terms: Terms, *, total_only: bool) -> None:
         seal_terms(db)
         db.execute("INSERT INTO total VALUES (1, 0, x'', x'')")
         sums.write_total(db, Total.zero(*terms.shape))
+        for client, public in keys.items():
+            entries.trust(db, client, public)
         entries.note(db, "created")
         db.execute("COMMIT")
 

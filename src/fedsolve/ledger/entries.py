@@ -1,9 +1,9 @@
-"""The rows of a ledger: members, those who left, single contributions, and the journal.
+"""The rows of a ledger: members, those who left, keys, single contributions, and the journal.
 
-Every row has a seal, a digest of what stands in it. The table `head` has the sum of the seals of all members and of all
-who left, and the seal of the last line of the journal, which covers the lines before it. So a row that is changed, lost
-or put in by damage shows. The functions take a connection inside a transaction, which `Database.change` or `snapshot`
-opens.
+Every row has a seal, a digest of what stands in it. The table `head` has the sum of the seals of all members, of all
+who left and of all keys, and the seal of the last line of the journal, which covers the lines before it. So a row that
+is changed, lost or put in by damage shows. The functions take a connection inside a transaction, which
+`Database.change` or `snapshot` opens.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LONGEST = 500  # characters of a reason that are kept: strangers have a say in i
 _DIGITS = 32  # of a seal
 _MEMBER = "number, client, digest, samples, classes, bytes, at, sequence"
 _DEPARTED = "client, digest, sequence, at"
+_KEY = "client, public"
+_TABLES = (("member", _MEMBER), ("departed", _DEPARTED), ("key", _KEY))
 _LINE = "number, at, event, client, digest, bytes, reason"
 
 
@@ -125,14 +127,32 @@ def renumber(db: sqlite3.Connection, client: str, sequence: int) -> None:
     _count(db, digest(*values), 1)
 
 
+def trust(db: sqlite3.Connection, client: str, public: str) -> None:
+    """Keep the public key of a client in place of the one it had."""
+    _uncount(db, "key", "client", client)
+    seal = digest(client, public)
+    db.execute(f"INSERT OR REPLACE INTO key ({_KEY}, seal) VALUES (?, ?, ?)", (client, public, seal))
+    _count(db, seal, 1)
+
+
+def keys(db: sqlite3.Connection) -> dict[str, str]:
+    """The public keys of clients; where there are any, contributions must be signed."""
+    public: dict[str, str] = {}
+    for seal, *values in db.execute(f"SELECT seal, {_KEY} FROM key"):
+        if digest(*values) != seal:
+            raise DataError(f"the key of {values[0]!r} is damaged; `fedsolve ledger verify` says what else is")
+        public[values[0]] = values[1]
+    return public
+
+
 def faults(db: sqlite3.Connection) -> list[str]:
-    """What is wrong with the rows of members and of those who left: one sentence each, none where all is well."""
+    """What is wrong with the rows of members, of who left and of keys: one sentence each, none where all is well."""
     wrong: list[str] = []
     count = 0
-    for table, columns, name in (("member", _MEMBER, 1), ("departed", _DEPARTED, 0)):
-        for seal, *values in db.execute(f"SELECT seal, {columns} FROM {table}"):
+    for table, columns in _TABLES:
+        for seal, client, *values in db.execute(f"SELECT seal, client, {columns} FROM {table}"):
             if digest(*values) != seal:
-                wrong.append(f"the entry of {values[name]!r} is damaged")
+                wrong.append(f"the entry of {client!r} is damaged")
             else:
                 count += int(seal, 16)
     if not wrong and _text(count) != head(db, "members"):
@@ -223,9 +243,9 @@ def journal_faults(db: sqlite3.Connection) -> list[str]:
 def seal_all(db: sqlite3.Connection) -> None:
     """Give every row of members, of those who left and of the journal its seal, as if just written."""
     count = 0
-    for table, columns, key in (("member", _MEMBER, "number"), ("departed", _DEPARTED, "client")):
-        for identity, *values in db.execute(f"SELECT {key}, {columns} FROM {table}").fetchall():
-            db.execute(f"UPDATE {table} SET seal = ? WHERE {key} = ?", (digest(*values), identity))
+    for table, columns in _TABLES:
+        for row, *values in db.execute(f"SELECT rowid, {columns} FROM {table}").fetchall():
+            db.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", (digest(*values), row))
             count += int(digest(*values), 16)
     last = ""
     for _, *values in _lines(db):

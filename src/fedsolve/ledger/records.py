@@ -30,7 +30,7 @@ class Event:
     """One line of the journal."""
 
     at: str  # when it happened, UTC
-    event: str  # "created", "added", "replaced", "removed", "rejected", "rebuilt", "readmitted"
+    event: str  # "created", "added", "replaced", "removed", "rejected", "rebuilt", "readmitted", "trusted"
     client: str
     digest: str
     bytes: int

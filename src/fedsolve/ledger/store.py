@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,9 +20,11 @@ from threadpoolctl import threadpool_limits
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
+from fedsolve.data.federation import check_name
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, StorageError, unknown
 from fedsolve.ledger import database, entries, sums
+from fedsolve.ledger.admission import check_newer, check_signature
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.database import Database
 from fedsolve.ledger.influence import Influence, influence
@@ -83,13 +85,16 @@ class Ledger:
         seed: int = 0,
         bound: float | None = None,
         total_only: bool = False,
+        keys: Mapping[str, Path] | None = None,
     ) -> Ledger:
         """A new file for a federation that nobody is in yet. It can be read by its owner alone.
 
         With `bound`, contributions of samples whose features are longer than that are refused. With `total_only`, no
-        single contributions are kept, and removing a client takes its contribution again.
+        single contributions are kept, and removing a client takes its contribution again. With `keys`, files with the
+        public keys of clients, only contributions that are signed with them are taken.
         """
-        database.create(Path(path), Terms.make(method, task, seed=seed, bound=bound), total_only=total_only)
+        terms = Terms.make(method, task, seed=seed, bound=bound)
+        database.create(Path(path), terms, total_only=total_only, keys=_public(keys or {}))
         try:
             return cls(path)
         except BaseException:
@@ -207,6 +212,16 @@ class Ledger:
                 raise unknown("client", client, names)
             entries.note(db, "readmitted", client)
 
+    def trust(self, client: str, key: Path) -> None:
+        """Take contributions in that client's name only with a signature by the private half of a public key.
+
+        With the first key that a ledger is given, all contributions must be signed. Those that are in stay.
+        """
+        [(name, public)] = _public({client: key}).items()
+        with self._database.change() as db:
+            entries.trust(db, name, public)
+            entries.note(db, "trusted", name)
+
     # --- the sum ---
 
     def total(self) -> Arrays:
@@ -316,7 +331,8 @@ class Ledger:
         client, digest, sequence = contribution.client, contribution.digest, contribution.sequence
         data = codec.encode(contribution.arrays)
         with self._database.change() as db:
-            old, left = entries.entry(db, client), entries.departed(db, client)
+            check_signature(contribution, self.terms, entries.keys(db))
+            old = entries.entry(db, client)
             if old is not None and old.digest == digest:
                 if sequence > old.sequence:
                     entries.renumber(db, client, sequence)
@@ -324,9 +340,7 @@ class Ledger:
             owner = entries.owner(db, digest)
             if owner is not None:
                 raise DataError(f"a replay: {owner!r} contributed the very same statistics")
-            last = old or left
-            if last is not None and not sequence > last.sequence:
-                raise DataError(_outdated(client, sequence, last.sequence, is_in=old is not None))
+            check_newer(contribution, old or entries.departed(db, client))
             if old is not None:
                 if self.total_only:
                     raise DataError(
@@ -370,10 +384,12 @@ class Ledger:
             entries.note(db, "rejected", client, digest, size, reason)
 
 
-def _outdated(client: str, sequence: int, last: int, *, is_in: bool) -> str:
-    """Why an old contribution is refused, and the way out."""
-    where = "is in with" if is_in else "was taken out, and its last contribution had"
-    return (
-        f"not newer: its number is {sequence}, and {client!r} {where} number {last}; make a new contribution, or let "
-        "this one in with `fedsolve ledger readmit`"
-    )
+def _public(keys: Mapping[str, Path]) -> dict[str, str]:
+    """The public keys of clients in files."""
+    if not keys:
+        return {}
+    from fedsolve.ledger.signing import read_public
+
+    for client in keys:
+        check_name(client)
+    return {client: read_public(file) for client, file in keys.items()}
