@@ -26,6 +26,10 @@ class DataError(FedsolveError, ValueError):
     """Data, a message or a file does not have the shape, type or values it must have."""
 
 
+class StorageError(FedsolveError, OSError):
+    """The machine cannot do it now: a full disk, a file that may not be written, a device that fails, a held lock."""
+
+
 class SingularError(FedsolveError, ArithmeticError):
     """A linear system has no unique solution."""
 

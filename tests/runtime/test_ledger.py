@@ -24,6 +24,7 @@ from fedsolve.ledger.terms import Terms
 from tests.conftest import relative
 from tests.core.test_ledger import CLASSES, FEATURES, TASK, contribution, raw
 from tests.runtime.test_cli import Command
+from tests.security.test_ledger_attacks import key_pair
 
 # --- a process that dies ---
 
@@ -439,3 +440,39 @@ def test_a_site_with_other_features_computes_nothing(command: Command, tmp_path:
     assert refused.code == 2 and "the features here are not the federation's" in refused.err
     assert not (tmp_path / "a.st").exists()
     assert command(*arguments).code == 0
+
+
+def test_numbers_at_the_command_line(command: Command, tmp_path: Path) -> None:
+    wards(tmp_path)
+    command("ledger", "create", "fed.db", "--like", "a.csv")
+    command("ledger", "invite", "fed.db", "--out", "i.st")
+    for name, number in (("a", "7"), ("b", "7")):
+        site = ("--data", f"{name}.csv", "--client", "ward", "--number", number)
+        made = command("ledger", "contribute", "i.st", *site, "--out", f"{name}.st")
+        assert made.code == 0, made.err
+    assert command("ledger", "add", "fed.db", "a.st").code == 0
+    refused = command("ledger", "add", "fed.db", "b.st")
+    assert refused.code == 2 and "not newer: its number is 7" in refused.out
+    assert command("ledger", "readmit", "fed.db", "ward").code == 0
+    assert "ward: replaced" in command("ledger", "add", "fed.db", "b.st").out
+
+
+def test_keys_at_the_command_line(command: Command, tmp_path: Path) -> None:
+    wards(tmp_path)
+    (tmp_path / "keys").mkdir()
+    pairs = {name: key_pair(tmp_path, name) for name in "abx"}
+    for name in "ab":
+        pairs[name][1].rename(tmp_path / "keys" / f"{name}.pub")
+    (tmp_path / "empty").mkdir()
+    assert command("ledger", "create", "fed.db", "--like", "a.csv", "--keys", "empty").code == 2
+    assert command("ledger", "create", "fed.db", "--like", "a.csv", "--keys", "keys").code == 0
+    command("ledger", "invite", "fed.db", "--out", "i.st")
+    for name, key in (("a", "a"), ("b", "x"), ("c", "x")):
+        site = ("--data", f"{name}.csv", "--client", name, "--key", key)
+        made = command("ledger", "contribute", "i.st", *site, "--out", f"{name}.st")
+        assert made.code == 0, made.err
+    shown = command("ledger", "add", "fed.db", "a.st", "b.st", "c.st")
+    assert shown.code == 2 and "a: added" in shown.out
+    assert "b: rejected, it is not signed" in shown.out and "c: rejected, 'c' has no key here" in shown.out
+    assert command("ledger", "trust", "fed.db", "c", "x.pub").code == 0
+    assert "c: added" in command("ledger", "add", "fed.db", "c.st").out

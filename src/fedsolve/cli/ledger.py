@@ -66,6 +66,14 @@ def ledger_create(
         bool,
         typer.Option("--total-only", help="Keep no single contributions. Removal then takes the client's file again."),
     ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Take only what is signed with the keys of clients: their public halves, DIR/CLIENT.pub.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Make a ledger that nobody is in yet."""
     from fedsolve import methods
@@ -74,9 +82,13 @@ def ledger_create(
 
     if bool(like) == bool(classes):
         raise ParameterError("ledger create takes --like DATA, or --classes and --inputs")
+    files = sorted(keys.glob("*.pub")) if keys else []
+    if keys and not files:
+        raise DataError(f"{keys} has no public keys: they are named CLIENT.pub")
     task = task_of(like, features) if like else stated_task(classes, inputs, features)
     chosen = methods.create(method, assignments(assign or []))
-    with Ledger.create(path, chosen, task, seed=seed, bound=bound, total_only=total_only) as ledger:
+    public = {file.stem: file for file in files}
+    with Ledger.create(path, chosen, task, seed=seed, bound=bound, total_only=total_only, keys=public) as ledger:
         width, targets = ledger.terms.shape
         typer.echo(f"{path}: {method}, {targets} classes, {width} features of {task.features}")
         typer.echo(f"next: fedsolve ledger invite {path} --out invitation.safetensors, and send it to the sites")
@@ -102,12 +114,26 @@ def ledger_contribute(
     client: Annotated[str, _CLIENT],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The contribution, to be sent.", show_default=False)],
     features: Annotated[str, _FEATURES] = "",
+    number: Annotated[
+        int | None,
+        typer.Option(
+            help="A number above those of the client's contributions before: older ones are refused. Default: the time "
+            "in nanoseconds.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Sign with this private key, as `ssh-keygen` makes it.", show_default=False),
+    ] = None,
 ) -> None:
     """At a site: its statistics, in a file to be sent to the ledger."""
     from fedsolve.ledger.site import contribute
 
     with waiting(quiet=False) as (progress, _):
-        census = contribute(invitation, data, client, out, features=features, progress=progress)
+        census = contribute(
+            invitation, data, client, out, features=features, progress=progress, sequence=number, key=key
+        )
     typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 
 
@@ -185,9 +211,38 @@ def ledger_remove(
                 f"{path} keeps only the total: to take {client!r} out, its contribution is needed again; ask it for "
                 "the file and give it with --contribution FILE"
             )
-        ledger.remove(client, statistics)
+        answer = ledger.remove(client, statistics)
         count = len(ledger.members())
     typer.echo(f"{client} is out; {count} clients are in. Models made before still know it: solve again")
+    if answer.reason:
+        typer.echo(answer.reason)
+
+
+@app.command("trust")
+def ledger_trust(
+    path: Annotated[Path, _LEDGER],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Whose key it is.")],
+    key: Annotated[Path, typer.Argument(metavar="FILE", help="Its public key: FILE.pub of `ssh-keygen`.")],
+) -> None:
+    """Take contributions only with signatures from now on, and a client's only by the private half of this key."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        ledger.trust(client, key)
+    typer.echo(f"{client}: contributions in its name must be signed with its key")
+
+
+@app.command("readmit")
+def ledger_readmit(
+    path: Annotated[Path, _LEDGER],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its name in the ledger.")],
+) -> None:
+    """Let a client in again with any contribution of its own: else, one that is not newer than its last is refused."""
+    from fedsolve.ledger.store import Ledger
+
+    with Ledger(path) as ledger:
+        ledger.readmit(client)
+    typer.echo(f"{client}: its next contribution is taken, whatever its number")
 
 
 @app.command("solve")

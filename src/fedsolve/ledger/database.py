@@ -1,48 +1,74 @@
-"""The SQLite file of a ledger: its schema, connections and transactions, and the running total in it.
+"""The SQLite file of a ledger: its schema, connections and transactions, and what goes wrong with a file.
 
-A contribution first waits beside the total: its number is then above `total.upto`, the last number that is summed. A
-few of them are summed together (`fold`), so that an addition writes the contribution and little else. All functions
-that take a connection run inside a transaction, which `Database.change` or `Database.snapshot` opens.
+`entries` has the rows and their seals, `sums` the running total, `upgrade` makes files of format 1 ones of format 2.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedsolve import codec
-from fedsolve.arrays import Arrays
-from fedsolve.codec import Bytes
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, FedsolveError, StorageError
+from fedsolve.ledger import entries, sums
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.total import Total
+from fedsolve.ledger.upgrade import TABLES, seal_terms, upgrade
 
 APPLICATION = 0x66736C64  # "fsld", in the header of the file
-VERSION = 1
+VERSION = 2
 PAGE = 16384  # bytes; contributions are large
 CACHE = 32  # MB of pages that a process keeps; the total of 1000 features and 100 classes takes ten
-FOLD = 32  # contributions that wait at most to be summed
-LONGEST = 500  # characters of a reason that are kept: strangers have a say in it
 PATIENCE = 60.0  # seconds to wait for another process
 
-_SCHEMA = """
-CREATE TABLE terms (one INTEGER PRIMARY KEY CHECK (one = 1), keeps INTEGER NOT NULL, data BLOB NOT NULL);
+_SCHEMA = (
+    """
+CREATE TABLE terms (
+    one INTEGER PRIMARY KEY CHECK (one = 1), keeps INTEGER NOT NULL, data BLOB NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE member (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL UNIQUE, digest TEXT NOT NULL UNIQUE,
-    samples INTEGER NOT NULL, classes INTEGER NOT NULL, bytes INTEGER NOT NULL, at TEXT NOT NULL);
+    number INTEGER PRIMARY KEY, client TEXT NOT NULL UNIQUE, digest TEXT NOT NULL UNIQUE, samples INTEGER NOT NULL,
+    classes INTEGER NOT NULL, bytes INTEGER NOT NULL, at TEXT NOT NULL, sequence INTEGER NOT NULL, seal TEXT NOT NULL);
 CREATE TABLE part (number INTEGER PRIMARY KEY REFERENCES member (number), data BLOB NOT NULL);
 CREATE TABLE total (
     one INTEGER PRIMARY KEY CHECK (one = 1), upto INTEGER NOT NULL, high BLOB NOT NULL, low BLOB NOT NULL);
 CREATE TABLE journal (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, event TEXT NOT NULL, client TEXT NOT NULL,
-    digest TEXT NOT NULL, bytes INTEGER NOT NULL, reason TEXT NOT NULL);
+    number INTEGER PRIMARY KEY, at TEXT NOT NULL, event TEXT NOT NULL, client TEXT NOT NULL, digest TEXT NOT NULL,
+    bytes INTEGER NOT NULL, reason TEXT NOT NULL, seal TEXT NOT NULL);
 """
+    + TABLES
+)
+
+# What the machine is to blame for, by SQLite's primary result code, and the way out. All else is damage to the file.
+_MACHINE = {
+    sqlite3.SQLITE_FULL: "the disk is full; make room and do it again",
+    sqlite3.SQLITE_READONLY: "it cannot be written; its owner must be able to write the file and the folder it lies in",
+    sqlite3.SQLITE_PERM: "it cannot be written; its owner must be able to write the file and the folder it lies in",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; its owner must be able to write the file and the folder it lies in",
+    sqlite3.SQLITE_BUSY: "another process holds it; try again when that one is done",
+    sqlite3.SQLITE_LOCKED: "another process holds it; try again when that one is done",
+    sqlite3.SQLITE_IOERR: "the disk does not take or give data; look after it, and after limits on the size of files",
+    sqlite3.SQLITE_NOMEM: "there is not enough memory; end other programs and do it again",
+    sqlite3.SQLITE_TOOBIG: "SQLite holds nothing this large; take fewer features",
+}
+
+
+ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite quotes damaged bytes in its message
+
+
+def fault(what: str, error: sqlite3.Error | UnicodeDecodeError) -> FedsolveError:
+    """The error to raise for one of SQLite: the machine's, which says what to do, or the file's."""
+    if isinstance(error, sqlite3.ProgrammingError):  # a ledger that was closed
+        return DataError(f"{what}: {error}")
+    advice = _MACHINE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if advice is None:
+        return DataError(f"{what}: the file is damaged or not a ledger ({error}); put a backup in its place")
+    return StorageError(f"{what}: {advice} ({error})")
 
 
 class Database:
@@ -55,19 +81,34 @@ class Database:
         self.connection = _connect(path)
         self._lock = threading.RLock()
         try:
-            (application,) = self.connection.execute("PRAGMA application_id").fetchone()
-            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-            if application != APPLICATION or version != VERSION:
-                raise DataError(f"{path} is not a ledger of format {VERSION}")
-            keeps, data = self.connection.execute("SELECT keeps, data FROM terms").fetchone()
+            if self._version() == 1:
+                with self.change() as db:
+                    if self._version() == 1:  # no other process was faster
+                        keeps, data = db.execute("SELECT keeps, data FROM terms").fetchone()
+                        terms = Terms.read(*codec.read(data, str(path)), str(path))
+                        upgrade(db, terms.shape, total_only=not keeps)
+                        db.execute(f"PRAGMA user_version = {VERSION}")
+            keeps, data, digest = self.connection.execute("SELECT keeps, data, digest FROM terms").fetchone()
+            if entries.digest(keeps, data) != digest:
+                raise DataError(f"the terms in {path} are not what was written: put a backup in its place")
             self.total_only = not keeps
             self.terms = Terms.read(*codec.read(data, str(path)), str(path))
-        except (sqlite3.DatabaseError, TypeError) as error:
+        except ERRORS as error:
             self.connection.close()
-            raise DataError(f"{path} is damaged or not a ledger ({error})") from error
+            raise fault(f"cannot open {path}", error) from error
+        except TypeError as error:
+            self.connection.close()
+            raise DataError(f"{path} is damaged or not a ledger ({error}); put a backup in its place") from error
         except BaseException:
             self.connection.close()
             raise
+
+    def _version(self) -> int:
+        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION or version not in (1, VERSION):
+            raise DataError(f"{self.path} is not a ledger of format 1 or {VERSION}")
+        return int(version)
 
     def close(self) -> None:
         """Close the file once no other thread uses it."""
@@ -79,8 +120,8 @@ class Database:
         with self._lock:
             try:
                 return self.connection.execute(query, values).fetchall()
-            except sqlite3.Error as error:
-                raise DataError(f"{self.path}: {error}") from error
+            except ERRORS as error:
+                raise fault(f"cannot read {self.path}", error) from error
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
@@ -95,8 +136,8 @@ class Database:
                     if self.connection.in_transaction:
                         self.connection.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
-                raise DataError(f"{self.path} was not changed: {error}") from error
+            except ERRORS as error:
+                raise fault(f"{self.path} was not changed", error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -111,165 +152,90 @@ class Database:
                     yield self.connection
                 finally:
                     self.connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise DataError(f"cannot read {self.path}: {error}") from error
+            except ERRORS as error:
+                raise fault(f"cannot read {self.path}", error) from error
 
-    def empty_log(self) -> None:
-        """Empty the write-ahead log, so that it does not hold what was taken out of the file."""
-        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    def empty_log(self) -> str:
+        """Empty the write-ahead log of what was taken out of the file; why that must wait, where it must.
+
+        SQLite waits for others that read, as long as our patience lasts, and then says that it is busy.
+        """
+        try:
+            [(is_busy, _, _)] = self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        except StorageError as error:
+            return f"the old statistics are still in {self.path}-wal: {error}"
+        if not is_busy:
+            return ""
+        return (
+            f"others read {self.path} all the while: the old statistics are still in its log, {self.path}-wal, and "
+            "leave it when the last of them closes the ledger"
+        )
 
 
-def create(path: Path, terms: Terms, *, total_only: bool = False) -> None:
-    """Write a new file, which its owner alone can read, with terms, a total of zero, and no members."""
+def create(path: Path, terms: Terms, *, total_only: bool = False, keys: Mapping[str, str] | None = None) -> None:
+    """Write a new file, which its owner alone can read, with terms, keys, a total of zero, and no members.
+
+    It is made in a hidden folder beside its place and linked there when it is whole: a failure leaves no file.
+    """
+    written: os.stat_result | None = None
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            whole = Path(folder) / path.name
+            _write(whole, terms, total_only, keys or {})
+            written = whole.stat()
+            _link(whole, path)
+    except FedsolveError:
+        raise
     except FileExistsError:
         raise DataError(f"{path} exists; name another file, or remove it first") from None
     except OSError as error:
-        raise DataError(f"cannot make {path}: {error.strerror or error}") from error
+        raise StorageError(f"cannot make {path}: {error.strerror or error}") from error
+    except ERRORS as error:
+        raise fault(f"cannot make {path}", error) from error
+    except BaseException:  # an interrupt, maybe after the file got its name
+        if written is not None and path.exists() and os.path.samestat(path.stat(), written):
+            path.unlink()
+        raise
+
+
+def _write(path: Path, terms: Terms, total_only: bool, keys: Mapping[str, str]) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with closing(_connect(path)) as db:
+        db.execute(f"PRAGMA page_size = {PAGE}")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};")
+        db.execute("INSERT INTO terms VALUES (1, ?, ?, '')", (not total_only, terms.write()))
+        seal_terms(db)
+        db.execute("INSERT INTO total VALUES (1, 0, x'', x'')")
+        sums.write_total(db, Total.zero(*terms.shape))
+        for client, public in keys.items():
+            entries.trust(db, client, public)
+        entries.note(db, "created")
+        db.execute("COMMIT")
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file its name, unless that is taken."""
     try:
-        with closing(_connect(path)) as db:
-            db.execute(f"PRAGMA page_size = {PAGE}")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            )
-            db.execute("INSERT INTO terms VALUES (1, ?, ?)", (not total_only, terms.write()))
-            db.execute("INSERT INTO total VALUES (1, 0, x'', x'')")
-            write_total(db, Total.zero(*terms.shape))
-            note(db, "created")
-            db.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise DataError(f"cannot make {path}: {error}") from error
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if target.exists():
+            raise FileExistsError(target) from None
+        os.rename(source, target)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    try:
+        db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    except ERRORS as error:
+        raise fault(f"cannot open {path}", error) from error
     try:
         db.execute("PRAGMA synchronous = FULL")  # acknowledged is on the disk
         db.execute("PRAGMA secure_delete = ON")  # removed is not
         db.execute(f"PRAGMA cache_size = {-1024 * CACHE}")  # in KB where it is negative
-    except sqlite3.DatabaseError as error:
+    except ERRORS as error:
         db.close()
-        raise DataError(f"{path} is damaged or not a ledger ({error})") from error
+        raise fault(f"cannot open {path}", error) from error
     return db
-
-
-# --- members, their parts, and the journal ---
-
-
-class Entry(NamedTuple):
-    """A member as it stands in the file."""
-
-    number: int
-    digest: str
-    size: int  # of its contribution, in bytes
-    is_summed: bool  # in the total; otherwise its part waits
-    part: bytes | None  # its contribution, where single ones are kept
-
-
-def entry(db: sqlite3.Connection, client: str) -> Entry | None:
-    """The member of that name, if there is one."""
-    query = """
-        SELECT number, digest, bytes, number <= (SELECT upto FROM total), data
-        FROM member LEFT JOIN part USING (number) WHERE client = ?"""
-    row = db.execute(query, (client,)).fetchone()
-    return Entry._make(row) if row else None
-
-
-def owner(db: sqlite3.Connection, digest: str) -> str | None:
-    """The client whose contribution has that digest, if one is in."""
-    row = db.execute("SELECT client FROM member WHERE digest = ?", (digest,)).fetchone()
-    return row[0] if row else None
-
-
-def insert(db: sqlite3.Connection, client: str, digest: str, samples: int, classes: int, size: int) -> int:
-    """Add a member, and return its number, which is above all before it."""
-    query = "INSERT INTO member (client, digest, samples, classes, bytes, at) VALUES (?, ?, ?, ?, ?, ?)"
-    db.execute(query, (client, digest, samples, classes, size, _now()))
-    (number,) = db.execute("SELECT last_insert_rowid()").fetchone()
-    return int(number)
-
-
-def insert_part(db: sqlite3.Connection, number: int, data: Bytes) -> None:
-    """Keep the contribution of a member; it waits to be summed."""
-    db.execute("INSERT INTO part VALUES (?, ?)", (number, data))
-
-
-def delete(db: sqlite3.Connection, number: int) -> None:
-    """Delete a member and its part; the total is left as it is."""
-    db.execute("DELETE FROM part WHERE number = ?", (number,))
-    db.execute("DELETE FROM member WHERE number = ?", (number,))
-
-
-def note(
-    db: sqlite3.Connection, event: str, client: str = "", digest: str = "", size: int = 0, reason: str = ""
-) -> None:
-    """Write a line of the journal."""
-    db.execute(
-        "INSERT INTO journal (at, event, client, digest, bytes, reason) VALUES (?, ?, ?, ?, ?, ?)",
-        (_now(), event, client, digest, size, reason[:LONGEST]),
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-# --- the running total ---
-
-
-def read_total(db: sqlite3.Connection) -> Total:
-    """The total of what is summed so far."""
-    return Total(read_high(db), codec.decode(_blob(db, "total", "low", 1)))
-
-
-def read_high(db: sqlite3.Connection) -> Arrays:
-    """The same, correctly rounded, as a method's `aggregate` takes it."""
-    return codec.decode(_blob(db, "total", "high", 1))
-
-
-def write_total(db: sqlite3.Connection, total: Total, upto: int | None = None) -> None:
-    """Keep a total; `upto` is the number of the last member in it, where that is another one than before."""
-    high, low = codec.encode(total.high), codec.encode(total.low)
-    db.execute("UPDATE total SET high = ?, low = ?, upto = coalesce(?, upto)", (high, low, upto))
-
-
-def backlog(db: sqlite3.Connection) -> list[int]:
-    """The numbers of the parts that wait to be summed, the oldest first."""
-    query = "SELECT number FROM part WHERE number > (SELECT upto FROM total) ORDER BY number"
-    return [number for (number,) in db.execute(query)]
-
-
-def add_parts(db: sqlite3.Connection, total: Total, numbers: Iterable[int]) -> None:
-    """Add the parts of those numbers to a total in memory."""
-    for number in numbers:
-        total.add(codec.decode(_blob(db, "part", "data", number)))
-
-
-def fold(db: sqlite3.Connection) -> None:
-    """Sum the parts that wait into the kept total."""
-    numbers = backlog(db)
-    if numbers:
-        total = read_total(db)
-        add_parts(db, total, numbers)
-        write_total(db, total, numbers[-1])
-
-
-def subtract(db: sqlite3.Connection, part: Arrays, shape: tuple[int, int], *, total_only: bool) -> None:
-    """Take a summed part out of the kept total, after its row was deleted.
-
-    Where the subtraction cost digits and single parts are kept, those that are left are summed anew.
-    """
-    total = read_total(db)
-    if not total.take(part) and not total_only:
-        total = Total.zero(*shape)
-        rows = db.execute("SELECT number FROM part WHERE number <= (SELECT upto FROM total) ORDER BY number")
-        add_parts(db, total, [number for (number,) in rows])
-    write_total(db, total)
-
-
-def _blob(db: sqlite3.Connection, table: str, column: str, number: int) -> bytes:
-    """A large value, without the copy that a query makes."""
-    with db.blobopen(table, column, number, readonly=True) as blob:
-        return blob.read()

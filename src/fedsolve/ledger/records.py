@@ -30,7 +30,7 @@ class Event:
     """One line of the journal."""
 
     at: str  # when it happened, UTC
-    event: str  # "created", "added", "replaced", "removed", "rejected", "rebuilt"
+    event: str  # "created", "added", "replaced", "removed", "rejected", "rebuilt", "readmitted", "trusted"
     client: str
     digest: str
     bytes: int
@@ -39,11 +39,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a contribution that was offered."""
+    """What became of a contribution that was offered, or of a client that was to be taken out."""
 
     client: str
-    event: str  # "added", "replaced", "unchanged" or "rejected"
-    reason: str = ""
+    event: str  # "added", "replaced", "unchanged", "rejected" or "removed"
+    reason: str = ""  # of a refusal; after a removal, where statistics are still to be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Check:
 
     members: int
     samples: int
-    drift: float | None  # of the total from the sum of the parts, relative; None where only the total is kept
+    drift: float | None  # of the total from the sum of the parts, relative; None where there are no parts to sum
     faults: tuple[str, ...]
 
 

@@ -37,15 +37,28 @@ class SiteModel:
 
 
 def contribute(
-    invitation: Path, data: str, client: str, out: Path, *, features: str = "", progress: Progress | None = None
+    invitation: Path,
+    data: str,
+    client: str,
+    out: Path,
+    *,
+    features: str = "",
+    progress: Progress | None = None,
+    sequence: int | None = None,
+    key: Path | None = None,
 ) -> Census:
-    """Write the contribution of a client, from its data, for the federation that invited it."""
+    """Write the contribution of a client, from its data, for the federation that invited it.
+
+    A ledger takes it where its `sequence` is above that of the client's contribution before; by default it is the time.
+    A ledger with keys takes it where it is signed with the private `key` in a file.
+    """
     terms = load_terms(invitation, features)
     train = samples(data, terms.task, client, progress)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
     census = examine(terms, sent)
-    Contribution.of(client, sent).save(out, terms)
+    contribution = Contribution.of(client, sent, sequence)
+    (contribution.signed(terms, key) if key else contribution).save(out, terms)
     return census
 
 

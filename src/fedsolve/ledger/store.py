@@ -8,11 +8,11 @@ alone is remembered.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -20,21 +20,23 @@ from threadpoolctl import threadpool_limits
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
+from fedsolve.data.federation import check_name
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, FedsolveError, unknown
-from fedsolve.ledger import database
-from fedsolve.ledger.contribution import Contribution, read_bytes, sender
+from fedsolve.errors import DataError, FedsolveError, StorageError, unknown
+from fedsolve.ledger import database, entries, sums
+from fedsolve.ledger.admission import check_newer, check_signature
+from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.database import Database
 from fedsolve.ledger.influence import Influence, influence
+from fedsolve.ledger.offers import Offer, read_offer
 from fedsolve.ledger.records import Answer, Check, Event, Member, Solved
 from fedsolve.ledger.terms import Terms
-from fedsolve.ledger.total import Total
-from fedsolve.ledger.validate import Census, content, examine
+from fedsolve.ledger.total import Total, check_size
+from fedsolve.ledger.validate import Census, examine
 from fedsolve.method import Method
 from fedsolve.moments import Moments
 
 AHEAD = 3  # files that are read and examined while another is written
-DAMAGE = 1e-9  # a total that is further off than this was not moved by rounding
 
 
 class Ledger:
@@ -57,6 +59,7 @@ class Ledger:
     >>> ledger.solve().samples
     40
     >>> ledger.remove("south")
+    Answer(client='south', event='removed', reason='')
     >>> solved = ledger.solve()
     >>> solved.samples, solved.state["weight"].shape
     (20, (3, 2))
@@ -82,14 +85,21 @@ class Ledger:
         seed: int = 0,
         bound: float | None = None,
         total_only: bool = False,
+        keys: Mapping[str, Path] | None = None,
     ) -> Ledger:
         """A new file for a federation that nobody is in yet. It can be read by its owner alone.
 
         With `bound`, contributions of samples whose features are longer than that are refused. With `total_only`, no
-        single contributions are kept, and removing a client takes its contribution again.
+        single contributions are kept, and removing a client takes its contribution again. With `keys`, files with the
+        public keys of clients, only contributions that are signed with them are taken.
         """
-        database.create(Path(path), Terms.make(method, task, seed=seed, bound=bound), total_only=total_only)
-        return cls(path)
+        terms = Terms.make(method, task, seed=seed, bound=bound)
+        database.create(Path(path), terms, total_only=total_only, keys=_public(keys or {}))
+        try:
+            return cls(path)
+        except BaseException:
+            Path(path).unlink(missing_ok=True)  # nobody knows of it yet
+            raise
 
     @classmethod
     def join(cls, path: str | Path, method: Method, task: Task, *, seed: int = 0) -> Ledger:
@@ -123,7 +133,8 @@ class Ledger:
     def close(self) -> None:
         """Sum what waits, and close the file."""
         try:
-            self.settle()
+            with suppress(StorageError):  # on a full disk it goes on waiting, and nothing is lost
+                self.settle()
         finally:
             self._database.close()
 
@@ -131,8 +142,10 @@ class Ledger:
 
     def members(self) -> tuple[Member, ...]:
         """Everybody that is in, ordered by name."""
-        rows = self._database.rows("SELECT client, samples, classes, bytes, at, digest FROM member ORDER BY client")
-        return tuple(map(Member._make, rows))
+        with self._database.snapshot() as db:
+            self._check_entries(db)
+            rows = db.execute("SELECT client, samples, classes, bytes, at, digest FROM member").fetchall()
+        return tuple(sorted(map(Member._make, rows)))
 
     def journal(self) -> tuple[Event, ...]:
         """All that happened, the oldest first."""
@@ -142,7 +155,8 @@ class Ledger:
     def add(self, contribution: Contribution) -> Answer:
         """Take a contribution in, or put it in the place of the client's old one.
 
-        A contribution that cannot be what it says is refused with a `DataError`, and the journal keeps the reason.
+        A contribution that cannot be what it says, or is not newer than the client's last one, is refused with a
+        `DataError`, and the journal keeps the reason. A `StorageError` is the machine's fault: the ledger is as before.
         """
         try:
             return self._insert(contribution, examine(self.terms, contribution.arrays))
@@ -157,76 +171,103 @@ class Ledger:
         """
         pool = ThreadPoolExecutor(2, thread_name_prefix="fedsolve-ledger")
         with pool, threadpool_limits(1, user_api="blas"):  # side by side, one BLAS thread each
-            offers: deque[Future[_Offer]] = deque()
+            offers: deque[Future[Offer]] = deque()
             for path in paths:
-                offers.append(pool.submit(_read, self.terms, path))
+                offers.append(pool.submit(read_offer, self.terms, path))
                 if len(offers) > AHEAD:
                     yield self._answer(offers.popleft().result())
             while offers:
                 yield self._answer(offers.popleft().result())
 
-    def remove(self, client: str, contribution: Contribution | None = None) -> None:
-        """Take a client out, exactly, and its statistics from the file.
+    def remove(self, client: str, contribution: Contribution | None = None) -> Answer:
+        """Take a client out, exactly, and its statistics from the file; it comes back only with a newer contribution.
 
-        Where only the total is kept, that takes its contribution again.
+        Where only the total is kept, that takes its contribution again. The answer has a reason where others hold the
+        file open, so that its log cannot be emptied of the statistics yet.
         """
         with self._database.change() as db:
-            entry = database.entry(db, client)
+            entry = entries.entry(db, client)
             if entry is None:
                 raise unknown("client", client, [member.client for member in self.members()])
             if contribution is not None and contribution.digest != entry.digest:
                 raise DataError(f"that is not what {client!r} contributed: the digests differ")
-            if contribution is not None:
-                part = contribution.arrays
-            elif entry.part is not None:
-                part = codec.decode(entry.part)
-            else:
+            if contribution is None and self.total_only:
                 raise DataError(
                     f"{self.path} keeps only the total: to take {client!r} out, its contribution is needed again"
                 )
-            database.delete(db, entry.number)
-            if entry.is_summed:
-                database.subtract(db, part, self.terms.shape, total_only=self.total_only)
-            database.note(db, "removed", client, entry.digest, entry.size)
-        self._database.empty_log()
+            self._take_out(db, entry, contribution.arrays if contribution else None)
+            entries.remember(db, client, entry.digest, entry.sequence)
+            entries.note(db, "removed", client, entry.digest, entry.size)
+        return Answer(client, "removed", self._database.empty_log())
+
+    def readmit(self, client: str) -> None:
+        """Let a client in again with any of its contributions, an old one too, which else is refused as a replay."""
+        with self._database.change() as db:
+            if entries.entry(db, client) is not None:
+                entries.renumber(db, client, -1)
+            elif entries.departed(db, client) is not None:
+                entries.forget(db, client)
+            else:
+                names = [name for (name,) in db.execute("SELECT client FROM member UNION SELECT client FROM departed")]
+                raise unknown("client", client, names)
+            entries.note(db, "readmitted", client)
+
+    def trust(self, client: str, key: Path) -> None:
+        """Take contributions in that client's name only with a signature by the private half of a public key.
+
+        With the first key that a ledger is given, all contributions must be signed. Those that are in stay.
+        """
+        [(name, public)] = _public({client: key}).items()
+        with self._database.change() as db:
+            entries.trust(db, name, public)
+            entries.note(db, "trusted", name)
 
     # --- the sum ---
 
     def total(self) -> Arrays:
-        """The sum over all members, correctly rounded."""
+        """The sum over all members, rounded once."""
         with self._database.snapshot() as db:
-            numbers = database.backlog(db)
+            numbers = sums.backlog(db)
             if not numbers:
-                return database.read_high(db)
-            total = database.read_total(db)
-            database.add_parts(db, total, numbers)
+                return sums.read_high(db)
+            total = sums.read_total(db)
+            sums.add_parts(db, total, numbers)
             return total.high
 
     def settle(self) -> None:
         """Sum the contributions that wait beside the total."""
         if self._database.rows("SELECT 1 FROM part WHERE number > (SELECT upto FROM total) LIMIT 1"):
             with self._database.change() as db:
-                database.fold(db)
+                sums.fold(db)
 
     def solve(self) -> Solved:
-        """The exact model of those who are in."""
+        """The exact model of those who are in; refused where the file is not what was written."""
         self.settle()
-        with self._database.snapshot():
-            rows = self._database.rows("SELECT digest FROM member ORDER BY digest")
+        with self._database.snapshot() as db:
+            self._check_entries(db)
+            rows = db.execute("SELECT digest, samples FROM member ORDER BY digest").fetchall()
+            if not rows:
+                raise DataError(f"nobody is in {self.path} yet; take contributions in with `fedsolve ledger add`")
             total = self.total()
-        if not rows:
-            raise DataError(f"nobody is in {self.path} yet; take contributions in with `fedsolve ledger add`")
+        samples = sum(count for _, count in rows)
+        if int(total["count"]) != samples:
+            raise DataError(
+                f"{self.path} is damaged: the total counts {int(total['count'])} samples, its members {samples}; "
+                "`fedsolve ledger verify` says more"
+            )
         state = self.terms.aggregate(total)
-        return Solved(self.terms, state, tuple(digest for (digest,) in rows), int(total["count"]))
+        return Solved(self.terms, state, tuple(digest for digest, _ in rows), samples)
 
     def parts(self) -> Iterator[tuple[Member, Arrays]]:
         """Each member with its statistics, ordered by name."""
         if self.total_only:
             raise DataError(f"{self.path} keeps only the total: there are no single contributions to look at")
-        query = "SELECT data FROM member JOIN part USING (number) WHERE digest = ?"
         for member in self.members():
-            for (data,) in self._database.rows(query, (member.digest,)):  # none, if it was taken out meanwhile
-                yield member, codec.decode(data)
+            with self._database.snapshot() as db:
+                row = db.execute("SELECT number FROM member WHERE digest = ?", (member.digest,)).fetchone()
+                part = entries.part(db, row[0]) if row else None
+            if part is not None:  # it was not taken out meanwhile
+                yield member, part
 
     def influence(self) -> list[Influence]:
         """What each client does to the predictions of all, the most suspicious first."""
@@ -240,41 +281,42 @@ class Ledger:
         return influence(parts, total)
 
     def verify(self) -> Check:
-        """Whether the file is whole, its contributions unchanged, and the total their sum; a drifted one is rebuilt."""
+        """Whether the file is what was written, and the total the sum of its parts; if not, the parts are summed again.
+
+        All that is wrong is told: damaged pages, rows, contributions, terms, lines of the journal, and the total.
+        """
         with self._database.change() as db:
             faults = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-            database.fold(db)
-            kept, rebuilt = database.read_total(db), Total.zero(*self.terms.shape)
-            damaged: list[str] = []
-            samples = members = 0
-            query = "SELECT client, digest, samples, data FROM member LEFT JOIN part USING (number) ORDER BY number"
-            for client, digest, count, data in db.execute(query):
-                samples, members = samples + count, members + 1
-                if data is None:
-                    continue
+            faults += entries.faults(db)
+            is_listed = not faults
+            faults += entries.journal_faults(db)
+            rebuilt, is_whole = Total.zero(*self.terms.shape), not self.total_only
+            rows = db.execute("SELECT number, samples FROM member ORDER BY number").fetchall()
+            for number, _ in [] if self.total_only else rows:
                 try:
-                    part = codec.decode(data, client)
-                    if content(part) != digest:
-                        raise DataError("its content is not what was accepted")
-                    rebuilt.add(part)
+                    rebuilt.add(entries.part(db, number))
                 except FedsolveError as error:
-                    damaged.append(f"the contribution of {client!r} is damaged: {error}")
-            faults += damaged
-            if int(kept.high["count"]) != samples:
-                faults.append(f"the total counts {int(kept.high['count'])} samples, its members {samples}")
-            if self.total_only:
-                return Check(members, samples, None, tuple(faults))
-            drift = kept.distance(rebuilt)
-            if not drift <= DAMAGE:
-                faults.append(f"the total was not the sum of its parts: {drift:.2g} apart")
-            if drift != 0 and not damaged:
-                database.write_total(db, rebuilt)
-                database.note(db, "rebuilt", reason=f"the total was {drift:.2g} from the sum of its parts")
-            return Check(members, samples, drift, tuple(faults))
+                    faults.append(str(error))
+                    is_whole = False
+            samples = sum(count for _, count in rows) if is_listed else 0
+            drift = None
+            try:
+                sums.fold(db)
+                total = sums.read_total(db)
+                drift = total.distance(rebuilt) if is_whole else None
+                if is_listed and int(total.high["count"]) != samples:
+                    faults.append(f"the total counts {int(total.high['count'])} samples, its members {samples}")
+            except FedsolveError as error:
+                faults.append(str(error))
+            if is_whole and is_listed and drift != 0:
+                faults.append("the total was not the sum of its parts, and is now")
+                sums.write_total(db, rebuilt, max((number for number, _ in rows), default=0))
+                entries.note(db, "rebuilt", reason="the total was not the sum of its parts")
+            return Check(len(rows), samples, drift, tuple(faults))
 
     # --- inside ---
 
-    def _answer(self, offer: _Offer) -> Answer:
+    def _answer(self, offer: Offer) -> Answer:
         reason, digest = offer.reason, ""
         if offer.contribution is not None and offer.census is not None:
             try:
@@ -285,62 +327,69 @@ class Ledger:
         return Answer(offer.client, "rejected", reason)
 
     def _insert(self, contribution: Contribution, census: Census) -> Answer:
-        client, digest = contribution.client, contribution.digest
+        check_size(contribution.arrays)
+        client, digest, sequence = contribution.client, contribution.digest, contribution.sequence
         data = codec.encode(contribution.arrays)
         with self._database.change() as db:
-            owner = database.owner(db, digest)
-            if owner == client:
+            check_signature(contribution, self.terms, entries.keys(db))
+            old = entries.entry(db, client)
+            if old is not None and old.digest == digest:
+                if sequence > old.sequence:
+                    entries.renumber(db, client, sequence)
                 return Answer(client, "unchanged", "these very statistics are in already")
+            owner = entries.owner(db, digest)
             if owner is not None:
                 raise DataError(f"a replay: {owner!r} contributed the very same statistics")
-            old = database.entry(db, client)
+            check_newer(contribution, old or entries.departed(db, client))
             if old is not None:
-                if old.part is None:
+                if self.total_only:
                     raise DataError(
                         f"{client!r} is in already and only the total is kept: take it out first, with its old "
                         "contribution"
                     )
-                database.delete(db, old.number)
-                if old.is_summed:
-                    database.subtract(db, codec.decode(old.part), self.terms.shape, total_only=self.total_only)
-            number = database.insert(db, client, digest, census.samples, census.classes, len(data))
+                self._take_out(db, old, None)
+            number = entries.insert(db, client, digest, census.samples, census.classes, len(data), sequence)
             if self.total_only:
-                total = database.read_total(db)
+                total = sums.read_total(db)
                 total.add(contribution.arrays)
-                database.write_total(db, total, number)
+                sums.write_total(db, total, number)
             else:
-                database.insert_part(db, number, data)
-                if len(database.backlog(db)) >= database.FOLD:
-                    database.fold(db)
+                entries.insert_part(db, number, data)
+                if len(sums.backlog(db)) >= sums.FOLD:
+                    sums.fold(db)
             event = "added" if old is None else "replaced"
-            database.note(db, event, client, digest, len(data), "" if old is None else f"in place of {old.digest}")
-        if old is not None or self.total_only:  # two totals, one after the other, would show what came between
-            self._database.empty_log()
-        return Answer(client, event)
+            entries.note(db, event, client, digest, len(data), "" if old is None else f"in place of {old.digest}")
+        if old is None and not self.total_only:
+            return Answer(client, event)
+        # Two totals, one after the other, would show what came between.
+        return Answer(client, event, self._database.empty_log())
+
+    def _take_out(self, db: sqlite3.Connection, entry: entries.Entry, part: Arrays | None) -> None:
+        """Take a member's statistics, `part` or those in the file, out of the total and its rows out of the tables."""
+        if not entry.is_summed:
+            entries.delete(db, entry.number)
+            return
+        if part is None:
+            with suppress(DataError):  # a damaged one is done without: the others are summed anew
+                part = entries.part(db, entry.number)
+        sums.take(db, entry.number, part, self.terms.shape)
+
+    def _check_entries(self, db: sqlite3.Connection) -> None:
+        faults = entries.faults(db)
+        if faults:
+            raise DataError(f"{self.path} is damaged: {'; '.join(faults)}; `fedsolve ledger verify` says more")
 
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
         with self._database.change() as db:
-            database.note(db, "rejected", client, digest, size, reason)
+            entries.note(db, "rejected", client, digest, size, reason)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
-    """A file after a look at it: its contribution and what that says of itself, or the reason for a refusal."""
+def _public(keys: Mapping[str, Path]) -> dict[str, str]:
+    """The public keys of clients in files."""
+    if not keys:
+        return {}
+    from fedsolve.ledger.signing import read_public
 
-    client: str
-    size: int  # bytes of the file
-    contribution: Contribution | None = None
-    census: Census | None = None
-    reason: str = ""
-
-
-def _read(terms: Terms, path: Path) -> _Offer:
-    try:
-        data = read_bytes(path)
-    except DataError as error:
-        return _Offer(path.stem, 0, reason=str(error))
-    try:
-        contribution = Contribution.read(data, terms, str(path))
-        return _Offer(contribution.client, len(data), contribution, examine(terms, contribution.arrays))
-    except FedsolveError as error:
-        return _Offer(sender(data, path.stem), len(data), reason=str(error))
+    for client in keys:
+        check_name(client)
+    return {client: read_public(file) for client, file in keys.items()}
