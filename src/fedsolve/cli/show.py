@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ def show(result: Result, saved: Path) -> None:
     if left_out:
         console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
     _totals(console, result, with_alone, with_shared)
+    print_warnings(console, result.warnings)
     _print_remarks(console, result)
     files = (
         f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
@@ -44,6 +46,12 @@ def show(result: Result, saved: Path) -> None:
         method = f" --method {settings['method']}" if ":" in settings["method"] else ""
         command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE{method}"
         console.print(command, soft_wrap=True, markup=False)
+
+
+def print_warnings(console: Console, warnings: Iterable[str]) -> None:
+    """Print what not to trust, one line each."""
+    for sentence in warnings:
+        console.print(f"warning: {sentence}", markup=False, soft_wrap=True)
 
 
 def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:

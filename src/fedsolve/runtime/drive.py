@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedsolve import digits
 from fedsolve.arrays import Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
@@ -55,6 +56,7 @@ class Outcome:
     ) -> Result:
         """The result of the run: with its settings and data, personal models where they are here, and all seconds."""
         personal = self.tallies.get("personal", {})
+        unsure = {name: client.unsure for name, client in self.clients.items()}
         return Result(
             method=method.name,
             settings=settings,
@@ -70,6 +72,7 @@ class Outcome:
             metrics=spreads(self.clients, tally=personal),
             baseline=figures(self.tallies.get("baseline", {})),
             confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
+            warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
         )
 
 

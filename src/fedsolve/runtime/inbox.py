@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import numpy as np
+
 from fedsolve import arrays as named
 from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays, Layout
@@ -186,10 +188,21 @@ class Tallies:
             self.sums[whose] = named.accumulate(self.sums.get(whose), tally)
 
 
+def _unsure(answer: Arrays) -> tuple[int, ...]:
+    """The features that a client's model is unsure of, by number."""
+    if "unsure" not in answer:
+        return ()
+    features = answer["unsure"]
+    if features.dtype != np.int64 or features.ndim != 1 or not (features >= 0).all():
+        raise ValueError(f"features by number; got {features.dtype}{list(features.shape)}")
+    return tuple(features.tolist())
+
+
 def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, Arrays]]:
     """The figures of a client, checked, and its tallies."""
     try:
         chosen = {name: float(array) for name, array in named.take("chosen", answer).items()}
+        unsure = _unsure(answer)
         train, test = int(answer["train"]), int(answer["test"])
         figures: dict[str, dict[str, float]] = {}
         tallies: dict[str, Arrays] = {}
@@ -203,5 +216,6 @@ def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, A
                 figures[whose], tallies[whose] = metrics.figures(tally) | exact, tally
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"its figures are incomplete or cannot be: {error}") from error
-    client = ClientResult(train, test, figures.get("personal", {}), figures.get("shared", {}), chosen=chosen)
+    personal, shared = figures.get("personal", {}), figures.get("shared", {})
+    client = ClientResult(train, test, personal, shared, chosen=chosen, unsure=unsure)
     return client, tallies
