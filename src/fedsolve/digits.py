@@ -32,6 +32,7 @@ SAFE = 1e-6  # the reciprocal condition number from which on nothing is looked a
 PROBES = 8  # random errors that stand for all
 OFFSET = 1e-6  # share of its squares that a feature keeps about its mean, below which the mean is to blame
 FOLLOWS = 0.01  # of the largest change of a weight at unit diagonal: what is smaller only makes up for the others
+ALOOF = 8.0  # how much longer a target may be than the features show that it goes with
 SHOWN = 5  # features that a sentence names
 
 Mask = NDArray[np.bool_]
@@ -42,23 +43,29 @@ class Scales(NamedTuple):
 
     features: Float  # |f_j|: the root of the sum of squares, before any centring
     targets: Float  # |y_t|, or the least that F'Y lets it be
+    most: Float  # |y_t|, or more: for what must not be taken for more than rounding
     rounding: float  # relative error of a first sum at most: terms that are all alike are all rounded alike
 
     def only(self, features: NDArray[np.int64]) -> Scales:
         """The scales of some of the features."""
-        return Scales(self.features[features], self.targets, self.rounding)
+        return self._replace(features=self.features[features])
 
 
-def scales(moments: Moments, *, intercept: bool) -> Scales:
-    """The scales of the features that are solved for, without the intercept's, and of the targets."""
+def scales(moments: Moments, *, intercept: bool, one_hot: bool) -> Scales:
+    """The scales of the features that are solved for, without the intercept's, and of the targets.
+
+    The sums hold no squares of targets. Of one-hot rows these are the counts of the classes, which stand beside the
+    constant feature.
+    """
     squares = moments.diagonal()
     lengths = np.sqrt(np.maximum(squares, 0.0))
-    # |f_j'y| <= |f_j| |y|. With one-hot targets the constant feature gives the count of each class, which is |y|^2.
+    # |f_j'y| <= |f_j| |y|
     shares = np.abs(moments.cross) / np.where(lengths > 0, lengths, np.inf)[:, None]
     targets = shares.max(0, initial=0.0)
-    if intercept:
-        targets = np.maximum(targets, np.sqrt(np.abs(moments.cross[-1])) if _one_hot(moments) else 0.0)
-    return Scales(lengths[: len(lengths) - intercept], targets, EPS * (4.0 + moments.count / 6.0))
+    most = np.full_like(targets, np.sqrt(moments.count)) if one_hot else ALOOF * targets
+    if intercept and _one_hot(moments):
+        targets = most = np.sqrt(moments.cross[-1])
+    return Scales(lengths[: len(lengths) - intercept], targets, most, EPS * (4.0 + moments.count / 6.0))
 
 
 def _one_hot(moments: Moments) -> bool:
@@ -76,7 +83,7 @@ def hidden(rows: Float, cross: Float, constant: Mask, sizes: Scales, ridge: floa
     lengths = sizes.features[constant, None]
     least = sizes.rounding * lengths * sizes.features
     varies = ((np.abs(rows) > least) & ~constant).any(1)
-    least = sizes.rounding * lengths * sizes.targets
+    least = sizes.rounding * lengths * sizes.most
     varies |= (np.abs(cross) > least).any(1)
     matters = np.abs(cross) + least > TOLERANCE * sizes.targets * np.sqrt(4.0 * ridge)
     lost = np.zeros_like(constant)
@@ -124,8 +131,8 @@ def of_spectrum(spectrum: Spectrum, sizes: Scales) -> Mask:
     spread = np.linalg.norm(lengths[:, None] * swallowed, axis=0)
     along = np.linalg.norm(swallowed, axis=0)
     long_weights = np.linalg.norm(weights, axis=0)
-    rounding = sizes.rounding * spread * (np.linalg.norm(lengths[:, None] * weights, axis=0) + sizes.targets)
-    rounding += 4 * EPS * along * (largest * long_weights + np.sqrt(largest) * sizes.targets)
+    rounding = sizes.rounding * spread * (np.linalg.norm(lengths[:, None] * weights, axis=0) + sizes.most)
+    rounding += 4 * EPS * along * (largest * long_weights + np.sqrt(largest) * sizes.most)
     shown = np.square(along) > np.sqrt(max(1, outside.shape[1])) * rounding
     for column in np.flatnonzero(shown):
         size = np.abs(swallowed[:, column])

@@ -23,6 +23,7 @@ from fedsolve.errors import DataError, ParameterError, PrecisionWarning, Singula
 from fedsolve.moments import Moments
 
 SOLVERS = ("cholesky", "eigen", "auto")
+ALL_ITS_OWN = 1e-13  # one minus a leverage below this is rounding
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -84,15 +85,25 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
     return solution
 
 
-def solution_of(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solver: str = "cholesky") -> Solution:
-    """As `solve`, without a word: for methods, which say themselves what a solution is unsure of."""
+def solution_of(
+    moments: Moments,
+    ridge: float = 0.0,
+    *,
+    intercept: bool = False,
+    solver: str = "cholesky",
+    one_hot: bool = False,
+) -> Solution:
+    """As `solve`, without a word: for methods, which say themselves what a solution is unsure of.
+
+    Where targets are known to be `one_hot`, less has to be guessed about what rounding can be.
+    """
     if solver not in SOLVERS:
         raise unknown("solver", solver, SOLVERS)
     if not 0 <= ridge < np.inf:
         raise ParameterError(f"ridge must be a finite number of at least 0; got {ridge!r}")
     if moments.count == 0:
         raise DataError("there is nothing to solve: the moments hold no samples")
-    sizes = digits.scales(moments, intercept=intercept)
+    sizes = digits.scales(moments, intercept=intercept, one_hot=one_hot)
     factor, cross, centre = _system(moments, ridge, intercept=intercept)
     share = 1.0 if centre is None else centre.digits
     diagonal = np.diagonal(factor).copy()
@@ -252,7 +263,7 @@ class RidgePath:
         else:
             squares, right = np.linalg.eigh(design.T @ design)
             basis = design @ right
-        nonzero = squares > _EPS * max(design.shape) * squares[-1]
+        nonzero = squares > _EPS * max(design.shape) * squares.max(initial=0.0)  # whitening may leave no direction
         squares, basis = squares[nonzero], basis[:, nonzero]
         if count > design.shape[1]:
             basis /= np.sqrt(squares)
@@ -319,9 +330,13 @@ def freedom(moments: Moments, ridge: float) -> float:
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:
     """What a model fitted without a sample predicts for it, for each sample: exact, no refit.
 
-    Its residual is that of the full fit over one minus the leverage.
+    Its residual is that of the full fit over one minus the leverage. Where the leverage is one up to rounding, the fit
+    goes through the sample whatever its target is, and both are zero up to rounding: nothing is known of the model
+    without it, and its row is NaN. Choices are made on the other samples.
     """
-    return targets - (targets - fitted) / np.maximum(1.0 - leverage, _EPS)[:, None]
+    rest = 1.0 - leverage
+    rest[rest < ALL_ITS_OWN] = np.nan
+    return targets - (targets - fitted) / rest[:, None]
 
 
 def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = False) -> Float:

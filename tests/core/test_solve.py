@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve.errors import DataError, ParameterError, SingularError, UnknownNameError
-from fedsolve.solver import RidgePath, freedom, left_out, whiten
+from fedsolve.solver import RidgePath, freedom, left_out, solution_of, whiten
 from tests.conftest import relative
 
 SEEDS = st.integers(0, 2**32)
@@ -67,7 +67,8 @@ def test_singular_systems_give_the_solution_of_minimum_norm(seed: int, rank: int
     wanted, _ = direct(f, y, 0.0, intercept)
     moments = fs.Moments.of(f, y, intercept=intercept)
     for solver in ("eigen", "auto"):
-        found = fs.solve(moments, intercept=intercept, solver=solver)
+        # Without a word, since targets that go with no feature at all cannot be told from rounding.
+        found = solution_of(moments, intercept=intercept, solver=solver)
         assert relative(found.weights, wanted) < 1e-6
         assert (found.solver, found.rank, found.rcond) == ("eigen", rank, 0.0)
     with pytest.raises(SingularError, match="ridge > 0"):

@@ -65,7 +65,7 @@ class Local(Method):
         ridge, sharpness = self.ridge, 0.0
         if isinstance(ridge, str):
             ridge, sharpness = choice.choose_ridge(site, intercept=self.intercept)
-        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto")
+        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto", one_hot=True)
         sharpness = sharpness or calibration.sharpness_of_sums(own_moments, solution)
         model = {**linear.linear_model(solution), "sharpness": np.array(sharpness)}
         return Personal(model, {"ridge": ridge}, solution.unsure)

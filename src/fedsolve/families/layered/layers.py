@@ -66,7 +66,7 @@ def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
 
     Beside the layer, the sharpness of its scores as those of a classifier, and how far it can be trusted.
     """
-    solution = solution_of(total, gamma, solver="auto")
+    solution = solution_of(total, gamma, solver="auto", one_hot=True)
     sharpness = np.array(sharpness_of_sums(total, solution))
     return {**forward.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
 

@@ -53,7 +53,7 @@ def trust(solution: Solution) -> dict[str, Array]:
 
 def global_model(total: Moments, ridge: float, *, intercept: bool = False) -> dict[str, Array]:
     """What a server knows once it has solved: the sums, the model, its sharpness and how far to trust it."""
-    solution = solution_of(total, ridge, intercept=intercept, solver="auto")
+    solution = solution_of(total, ridge, intercept=intercept, solver="auto", one_hot=True)
     sharpness = np.array(sharpness_of_sums(total, solution))
     return {**total.arrays(), **linear_model(solution), "sharpness": sharpness, **trust(solution)}
 
