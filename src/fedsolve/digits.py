@@ -5,7 +5,7 @@ the system needs what is left behind a cancellation: features that hardly differ
 intercept takes the offset away, or features that hardly differ from each other. Two things are told apart here:
 
 - *Directions that are in the system, but inexactly.* The error of H W = B moves the predictions by |L^-1 r|, with L the
-  factor of H and r = error of H times W. Where that is more than `TOLERANCE`, features whose weights move are named.
+  factor of H and r = error of H times W. Where that is more than `TOLERANCE`, the features it comes from are named.
 - *Directions that rounding has swallowed*, so that F'F cannot tell them from none. Where features really repeat, or are
   constant, F u = 0 for such a direction u, and then u'F'Y = 0, too, up to rounding. F'Y is linear in the features and
   has lost no more digits than they have: where u'F'Y is not zero, the direction exists, and what it says is lost.
@@ -31,7 +31,7 @@ TOLERANCE = 1e-7  # relative error of the predictions from which a solution is u
 SAFE = 1e-6  # the reciprocal condition number from which on nothing is looked at
 PROBES = 8  # random errors that stand for all
 OFFSET = 1e-6  # share of its squares that a feature keeps about its mean, below which the mean is to blame
-FOLLOWS = 0.01  # of the largest change of a weight at unit diagonal: what is smaller only makes up for the others
+PART = 0.1  # of that error which a single feature must be behind to be named
 ALOOF = 8.0  # how much longer a target may be than the features show that it goes with
 SHOWN = 5  # features that a sentence names
 
@@ -49,6 +49,10 @@ class Scales(NamedTuple):
     def only(self, features: NDArray[np.int64]) -> Scales:
         """The scales of some of the features."""
         return self._replace(features=self.features[features])
+
+    def without(self, features: Mask) -> Scales:
+        """The scales where some of the features are zero."""
+        return self._replace(features=np.where(features, 0.0, self.features))
 
 
 def scales(moments: Moments, *, intercept: bool, one_hot: bool) -> Scales:
@@ -91,17 +95,15 @@ def hidden(rows: Float, cross: Float, constant: Mask, sizes: Scales, ridge: floa
     return lost
 
 
-def of_factor(factor: Float, diagonal: Float, weights: Float, sizes: Scales) -> Mask:
-    """The features of which a solution by Cholesky is unsure; `diagonal` is that of H = L L'."""
+def of_factor(factor: Float, weights: Float, sizes: Scales) -> Mask:
+    """The features of which a solution by Cholesky is unsure; H = L L'."""
     lengths = sizes.features
     push = _push(lengths, weights, sizes)
     errors = derive(0, "digits", len(lengths)).standard_normal((len(lengths), PROBES)) * lengths[:, None]
-    moved = blas.lower_solve(factor, errors)
-    predictions = float(np.linalg.norm(moved)) / np.sqrt(PROBES)
+    predictions = float(np.linalg.norm(blas.lower_solve(factor, errors))) / np.sqrt(PROBES)
     if not push * predictions > TOLERANCE:
         return np.zeros(len(lengths), dtype=np.bool_)
-    changes = np.linalg.norm(blas.cholesky_solve(factor, errors), axis=1) / np.sqrt(PROBES)
-    return _concerned(push * changes * np.sqrt(diagonal))
+    return _sources(push * lengths * np.sqrt(blas.inverse_diagonal(factor)))
 
 
 class Spectrum(NamedTuple):
@@ -124,7 +126,7 @@ def of_spectrum(spectrum: Spectrum, sizes: Scales) -> Mask:
     squares = np.square(lengths) @ np.square(inside)  # of the error along each direction
     unsure = np.zeros(len(lengths), dtype=np.bool_)
     if push * np.sqrt((squares / values[nonzero]).sum()) > TOLERANCE:
-        unsure |= _concerned(push * np.sqrt(np.square(inside) @ (squares / np.square(values[nonzero]))))
+        unsure |= _sources(push * lengths * np.sqrt(np.square(inside) @ (1.0 / values[nonzero])))
     swallowed = outside @ (outside.T @ right)
     # An error E of H turns the directions, and u'B by u'E W; the decomposition itself errs by eps times the largest.
     largest = float(values[-1]) if len(values) else 0.0
@@ -149,10 +151,10 @@ def _push(lengths: Float, weights: Float, sizes: Scales) -> float:
     return EPS * float((1.0 + sums / sizes.targets[told]).max())
 
 
-def _concerned(changes: Float) -> Mask:
-    """Features whose weights move far beside those of others, which only follow."""
-    concerned: Mask = changes > FOLLOWS * changes.max()
-    return concerned
+def _sources(moves: Float) -> Mask:
+    """Features whose own error moves the predictions, by how far it does; others only follow. At least one."""
+    sources: Mask = moves > min(PART * TOLERANCE, 0.5 * float(moves.max()))
+    return sources
 
 
 # --- in words ---

@@ -103,16 +103,17 @@ def solution_of(
         raise ParameterError(f"ridge must be a finite number of at least 0; got {ridge!r}")
     if moments.count == 0:
         raise DataError("there is nothing to solve: the moments hold no samples")
-    sizes = digits.scales(moments, intercept=intercept, one_hot=one_hot)
+    sizes = every = digits.scales(moments, intercept=intercept, one_hot=one_hot)
     factor, cross, centre = _system(moments, ridge, intercept=intercept)
     share = 1.0 if centre is None else centre.digits
-    diagonal = np.diagonal(factor).copy()
+    if centre is not None:
+        sizes = sizes.without(centre.constant)  # their part of the system is zero, and exactly so
     rcond = None if solver == "eigen" else _factorise(factor)
     unsure = np.zeros(len(factor), dtype=np.bool_)
     if rcond is not None:
         weights, rank, used = np.ascontiguousarray(blas.cholesky_solve(factor, cross)), len(factor), "cholesky"
         if not rcond * share > digits.SAFE:
-            unsure = digits.of_factor(factor, diagonal, weights, sizes)
+            unsure = digits.of_factor(factor, weights, sizes)
     elif solver == "cholesky":
         raise SingularError(
             f"the system of {len(factor)} features is singular at ridge {ridge:g}: features repeat or are constant, or "
@@ -124,7 +125,7 @@ def solution_of(
         weights, rcond, rank, unsure = _minimum_norm(lower, cross, moments.count, sizes)
         used = "eigen"
     if centre is not None:
-        unsure = unsure | centre.hidden(sizes, ridge)
+        unsure = unsure | centre.hidden(every, ridge)
     return Solution(
         weights=weights,
         intercept=None if centre is None else centre.targets - centre.features @ weights,
