@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import ParameterError as ParameterError
+    from fedsolve.errors import PrecisionWarning as PrecisionWarning
     from fedsolve.errors import SingularError as SingularError
     from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
@@ -74,7 +75,7 @@ _HOMES = {
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
     "fedsolve.data.task": ("Classes", "Task"),
-    "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "SingularError"),
+    "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "PrecisionWarning", "SingularError"),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),
     "fedsolve.methods": ("create",),

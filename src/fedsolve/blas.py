@@ -156,6 +156,14 @@ def cholesky_solve(factor: Float, right: Float) -> Float:
     return solution
 
 
+def inverse_diagonal(factor: Float) -> Float:
+    """The diagonal of (L L')^-1: the sums of squares of the columns of L^-1."""
+    inverse, size = np.tril(factor).copy(order="F"), len(factor)
+    _routine("dtrtri")(b"L", b"N", size, inverse, max(1, size), 0)
+    sums: Float = np.square(inverse).sum(0)
+    return sums
+
+
 def inverse_trace(factor: Float) -> float:
     """The trace of (L L')^-1: the sum of the squares of L^-1. What is above the diagonal of `factor` must be zero."""
     inverse, size = factor.copy(order="F"), len(factor)

@@ -38,6 +38,10 @@ class UnknownNameError(FedsolveError, LookupError):
     """A name that is not in the list it is looked up in."""
 
 
+class PrecisionWarning(UserWarning):
+    """Digits of the data were lost in the sums, so that a solution may be wrong. The text names the features."""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among `options`, with the near matches or, without any, all of them."""
     names = sorted(options)

@@ -66,10 +66,11 @@ class Site:
 
 
 class Personal(NamedTuple):
-    """A client's model, and the hyper-parameters that were chosen for this client, by name."""
+    """A client's model, the hyper-parameters that were chosen for this client, by name, and what it is unsure of."""
 
     model: Arrays
     chosen: Mapping[str, float] = MappingProxyType({})
+    unsure: tuple[int, ...] = ()  # features whose digits were lost in the client's solve; see Solution.unsure
 
 
 @runtime_checkable
@@ -124,6 +125,10 @@ class Method(Protocol):
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """Numbers of the server's state that a reader wants to see; one called "loss" is shown with every round."""
         return {}
+
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """What a user should know before trusting the state, one sentence each: features whose digits were lost."""
+        return ()
 
     # --- client half ---
     def init_client(self, site: Site) -> Arrays:

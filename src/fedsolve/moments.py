@@ -24,6 +24,8 @@ from fedsolve.arrays import Array, Arrays, Float, finite, flat
 from fedsolve.errors import DataError
 
 SEMIDEFINITE = 1e-9  # how negative an eigenvalue may be at unit diagonal: rounding in the sums is well below it
+LARGEST = float(np.finfo(np.float64).max) / 2**20  # of a sum of squares: sums over clients and weights need room
+SMALLEST = float(np.finfo(np.float64).tiny)  # below it, numbers lose digits
 BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about this size
 
 
@@ -155,8 +157,11 @@ class Moments:
         parts["count"][...] = len(rows)
         moments = cls.from_arrays(parts, space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
-        if not (finite(moments.diagonal()) and (targets.ndim == 1 or finite(cross))):
-            raise DataError(_not_finite(rows, targets))
+        diagonal = moments.diagonal()
+        if not (diagonal.max(initial=0.0) <= LARGEST and (targets.ndim == 1 or finite(cross))):
+            raise DataError(_not_finite(rows, targets, diagonal))
+        if rows.dtype.itemsize >= 8 and rows.dtype.kind == "f":
+            _refuse_underflow(rows, diagonal)
         return moments
 
     @classmethod
@@ -178,8 +183,10 @@ class Moments:
         parts["cross"][...] = cross.T
         parts["count"][...] = count
         moments = cls.from_arrays(parts, space)
-        if not finite(moments.diagonal()):
-            raise DataError("features must be finite, and so must their squares")
+        diagonal = moments.diagonal()
+        if not diagonal.max(initial=0.0) <= LARGEST:
+            large = int(np.argmin(diagonal <= LARGEST))
+            raise DataError(f"features must be finite, and so must their squares; those of feature {large} are not")
         return moments
 
     @classmethod
@@ -268,10 +275,23 @@ def _class_numbers(labels: Array, classes: int | None) -> NDArray[Any]:
     return labels.astype(np.int64, copy=False)
 
 
-def _not_finite(rows: Array, targets: Array) -> str:
+def _refuse_underflow(rows: Array, diagonal: Float) -> None:
+    """Refuse a feature whose squares vanish though it does not. Only sums below the normal numbers are looked at."""
+    small = np.flatnonzero(diagonal[: rows.shape[1]] < SMALLEST)
+    sizes = np.abs(rows[:, small]).max(0, initial=0.0)
+    if sizes.any():
+        place = int(np.argmax(sizes > 0))
+        raise DataError(
+            f"feature {small[place]} is too small: its values are at most {sizes[place]:.3g} in size, and their "
+            "squares underflow float64; scale it up"
+        )
+
+
+def _not_finite(rows: Array, targets: Array, diagonal: Float) -> str:
     if not finite(targets):
         return "targets must be finite"
     bad = np.argwhere(~np.isfinite(rows))
     if len(bad):
         return f"features must be finite; got {rows[tuple(bad[0])]} in row {bad[0][0]}, column {bad[0][1]}"
-    return "features are too large: their squares overflow float64; scale them down"
+    large = int(np.argmin(diagonal <= LARGEST))
+    return f"feature {large} is too large: its squares overflow float64, or nearly; scale it down"

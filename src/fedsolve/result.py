@@ -38,6 +38,7 @@ class ClientResult:
     shared_metrics: Mapping[str, float] = field(default_factory=dict)  # of the one global model
     alone_metrics: Mapping[str, float] = field(default_factory=dict)  # of training alone
     chosen: Mapping[str, float] = field(default_factory=dict)  # hyper-parameters chosen for this client
+    unsure: tuple[int, ...] = ()  # features whose digits its model lost; see Solution.unsure
 
     @property
     def accuracy(self) -> float | None:
@@ -62,6 +63,7 @@ class ClientResult:
         """As it stands in result.json; the global model is called "global" there."""
         entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
         others = {"global": self.shared_metrics, "alone": self.alone_metrics, "chosen": self.chosen}
+        entry |= {"unsure": list(self.unsure)} if self.unsure else {}
         return entry | {name: dict(figures) for name, figures in others.items() if figures}
 
     @classmethod
@@ -70,7 +72,8 @@ class ClientResult:
         others = (entry.get("global"), entry.get("alone"))
         shared, alone = (figures if isinstance(figures, Mapping) else _accuracy(figures) for figures in others)
         metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
-        return cls(entry["train"], entry["test"], metrics, shared, alone, entry.get("chosen", {}))
+        chosen, unsure = entry.get("chosen", {}), tuple(entry.get("unsure", ()))
+        return cls(entry["train"], entry["test"], metrics, shared, alone, chosen, unsure)
 
 
 def _accuracy(value: float | None) -> dict[str, float]:
@@ -181,6 +184,7 @@ class Result:
     metrics: Mapping[str, Spread] = field(default_factory=dict)  # of personal models, by name
     baseline: Mapping[str, float] = field(default_factory=dict)  # of each client's commonest class, all samples pooled
     confusion: tuple[tuple[int, ...], ...] = ()  # of personal models, all samples pooled: one row per true class
+    warnings: tuple[str, ...] = ()  # sentences on what not to trust: features whose digits were lost
 
     def __repr__(self) -> str:
         mean = self.accuracy.mean
@@ -220,6 +224,7 @@ class Result:
             f"{share['pooled']} of all test samples, worst tenth {share['worst_decile']}</p>"
             f"<table><tr><th>client</th><th>train</th><th>test</th>{heads}</tr>{''.join(lines)}</table>"
             + (f"<p>and {left} more</p>" if left > 0 else "")
+            + "".join(f"<p>warning: {html.escape(sentence)}</p>" for sentence in self.warnings)
         )
 
     @property
@@ -260,6 +265,7 @@ class Result:
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
             "history": [line.json() for line in self.history],
             "server": dict(self.server),
+            "warnings": list(self.warnings),
             "versions": versions(),
             "data": dict(self.data),
         }
@@ -315,6 +321,7 @@ class Result:
                 metrics={name: Spread(**spread) for name, spread in every.items()},
                 baseline=content.get("baseline", {}),
                 confusion=tuple(tuple(row) for row in content.get("confusion", [])),
+                warnings=tuple(content.get("warnings", ())),
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error

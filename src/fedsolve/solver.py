@@ -8,18 +8,22 @@ leaves tiny positive pivots, so only `rcond` tells.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedsolve import blas
+from fedsolve import blas, digits
 from fedsolve.arrays import Float
-from fedsolve.errors import DataError, ParameterError, SingularError, unknown
+from fedsolve.digits import Scales, Spectrum
+from fedsolve.errors import DataError, ParameterError, PrecisionWarning, SingularError, unknown
 from fedsolve.moments import Moments
 
 SOLVERS = ("cholesky", "eigen", "auto")
+ALL_ITS_OWN = 1e-13  # one minus a leverage below this is rounding
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -34,13 +38,21 @@ class Solution:
     solver: str  # "cholesky" or "eigen"
     moments: Moments  # what was solved, and with which ridge
     ridge: float
+    # Features whose digits were lost in F'F, so that predictions may be wrong; see digits.py. Not those that are really
+    # constant or really repeat: the solution of minimum norm is exact there.
+    unsure: tuple[int, ...] = field(default=())
 
     def __repr__(self) -> str:
         features, targets = self.weights.shape
+        doubts = f", unsure of {len(self.unsure)} features" if self.unsure else ""
         return (
             f"Solution({features} features, {targets} targets, ridge {self.ridge:g}, {self.solver}, rank {self.rank}, "
-            f"rcond {self.rcond:.2g})"
+            f"rcond {self.rcond:.2g}{doubts})"
         )
+
+    def doubts(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """Sentences about the features that the solution is unsure of, for a user; none where all is well."""
+        return digits.sentences(self.unsure, None if self.intercept is None else self.moments, names=names)
 
     @property
     def residual(self) -> float:
@@ -59,12 +71,31 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
     With `intercept`, the last feature of `moments` is the constant one (`Moments.of(..., intercept=True)`), and its
     weight is not penalised. `solver` says what to do when the system is singular: "cholesky" refuses, "eigen"
     gives the solution of minimum norm, "auto" takes Cholesky where the condition number allows it and eigen
-    otherwise; the answer says which it was.
+    otherwise; the answer says which it was. Where the digits of features were lost in F'F, a `PrecisionWarning` names
+    them, and they are in `Solution.unsure`.
 
     >>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [3.0], [5.0]])
     >>> solution = solve(Moments.of(x, y, intercept=True), intercept=True)
     >>> solution.weights.round(12).tolist(), solution.intercept.round(12).tolist(), solution.solver
     ([[2.0]], [1.0], 'cholesky')
+    """
+    solution = solution_of(moments, ridge, intercept=intercept, solver=solver)
+    for sentence in solution.doubts():
+        warnings.warn(sentence, PrecisionWarning, stacklevel=2)
+    return solution
+
+
+def solution_of(
+    moments: Moments,
+    ridge: float = 0.0,
+    *,
+    intercept: bool = False,
+    solver: str = "cholesky",
+    one_hot: bool = False,
+) -> Solution:
+    """As `solve`, without a word: for methods, which say themselves what a solution is unsure of.
+
+    Where targets are known to be `one_hot`, less has to be guessed about what rounding can be.
     """
     if solver not in SOLVERS:
         raise unknown("solver", solver, SOLVERS)
@@ -72,10 +103,17 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
         raise ParameterError(f"ridge must be a finite number of at least 0; got {ridge!r}")
     if moments.count == 0:
         raise DataError("there is nothing to solve: the moments hold no samples")
+    sizes = every = digits.scales(moments, intercept=intercept, one_hot=one_hot)
     factor, cross, centre = _system(moments, ridge, intercept=intercept)
+    share = 1.0 if centre is None else centre.digits
+    if centre is not None:
+        sizes = sizes.without(centre.constant)  # their part of the system is zero, and exactly so
     rcond = None if solver == "eigen" else _factorise(factor)
+    unsure = np.zeros(len(factor), dtype=np.bool_)
     if rcond is not None:
         weights, rank, used = np.ascontiguousarray(blas.cholesky_solve(factor, cross)), len(factor), "cholesky"
+        if not rcond * share > digits.SAFE:
+            unsure = digits.of_factor(factor, weights, sizes)
     elif solver == "cholesky":
         raise SingularError(
             f"the system of {len(factor)} features is singular at ridge {ridge:g}: features repeat or are constant, or "
@@ -84,16 +122,19 @@ def solve(moments: Moments, ridge: float = 0.0, *, intercept: bool = False, solv
         )
     else:
         lower, cross, _ = _system(moments, ridge, intercept=intercept)  # factorising overwrote the first
-        weights, rcond, rank = _minimum_norm(lower, cross, moments.count)
+        weights, rcond, rank, unsure = _minimum_norm(lower, cross, moments.count, sizes)
         used = "eigen"
+    if centre is not None:
+        unsure = unsure | centre.hidden(every, ridge)
     return Solution(
         weights=weights,
         intercept=None if centre is None else centre.targets - centre.features @ weights,
-        rcond=rcond * (1.0 if centre is None else centre.digits),
+        rcond=rcond * share,
         rank=rank,
         solver=used,
         moments=moments,
         ridge=ridge,
+        unsure=tuple(np.flatnonzero(unsure).tolist()),
     )
 
 
@@ -103,6 +144,15 @@ class _Centre(NamedTuple):
     features: Float  # means
     targets: Float
     digits: float  # the smallest share of a feature's squares that is left: digits lost to cancellation
+    constant: NDArray[np.bool_]  # features of which nothing but rounding is left
+    rows: Float  # theirs, of the centred F'F
+    cross: Float  # and of the centred F'Y
+
+    def hidden(self, sizes: Scales, ridge: float) -> NDArray[np.bool_]:
+        """The features that look constant and are not."""
+        if not self.constant.any():
+            return self.constant
+        return digits.hidden(self.rows, self.cross, self.constant, sizes, ridge)
 
 
 def _system(moments: Moments, ridge: float, *, intercept: bool) -> tuple[Float, Float, _Centre | None]:
@@ -127,10 +177,12 @@ def _centre(lower: Float, cross: Float, count: int) -> tuple[Float, Float, _Cent
     cross, targets = cross[:-1] - np.outer(sums, cross[-1] / total), cross[-1] / total
     share = np.diagonal(centred) / np.where(before > 0, before, 1.0)
     constant = share <= 16 * _EPS * max(len(before), np.sqrt(count))
+    rows, whole = centred[constant] + centred[:, constant].T, cross[constant]  # one of the triangles is zero
     centred[constant, :] = 0.0
     centred[:, constant] = 0.0
     cross[constant] = 0.0
-    return centred, cross, _Centre(sums / total, targets, float(share[~constant].min(initial=1.0)))
+    least = float(share[~constant].min(initial=1.0))
+    return centred, cross, _Centre(sums / total, targets, least, constant, rows, whole)
 
 
 def _unit_diagonal(lower: Float) -> Float:
@@ -161,11 +213,12 @@ def _singular(lower: Float) -> float:
     return 16 * len(lower) * _EPS
 
 
-def _minimum_norm(lower: Float, cross: Float, count: int) -> tuple[Float, float, int]:
+def _minimum_norm(lower: Float, cross: Float, count: int, sizes: Scales) -> tuple[Float, float, int, NDArray[np.bool_]]:
     """The solution of minimum norm in the units of the features, with the rank decided at unit diagonal; and rcond.
 
     With S the scaled matrix and D the scale, H = D^-1 S D^-1. The pseudo-inverse of S gives one solution; the
-    null space of H is D times that of S, and taking that part out of the solution leaves the shortest one.
+    null space of H is D times that of S, and taking that part out of the solution leaves the shortest one. At last,
+    which features it is unsure of.
     """
     scale = _unit_diagonal(lower)
     used, right = np.flatnonzero(scale), cross * scale[:, None]
@@ -181,7 +234,10 @@ def _minimum_norm(lower: Float, cross: Float, count: int) -> tuple[Float, float,
     weights = np.zeros_like(right)
     weights[used] = solution
     complete = len(used) == len(scale) and bool(nonzero.all())
-    return weights, float(values[0] / values[-1]) if complete else 0.0, int(nonzero.sum())
+    unsure = np.zeros(len(scale), dtype=np.bool_)
+    spectrum = Spectrum(values, vectors, nonzero, scale[used], right[used])
+    unsure[used] = digits.of_spectrum(spectrum, sizes.only(used))
+    return weights, float(values[0] / values[-1]) if complete else 0.0, int(nonzero.sum()), unsure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +264,7 @@ class RidgePath:
         else:
             squares, right = np.linalg.eigh(design.T @ design)
             basis = design @ right
-        nonzero = squares > _EPS * max(design.shape) * squares[-1]
+        nonzero = squares > _EPS * max(design.shape) * squares.max(initial=0.0)  # whitening may leave no direction
         squares, basis = squares[nonzero], basis[:, nonzero]
         if count > design.shape[1]:
             basis /= np.sqrt(squares)
@@ -275,9 +331,13 @@ def freedom(moments: Moments, ridge: float) -> float:
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:
     """What a model fitted without a sample predicts for it, for each sample: exact, no refit.
 
-    Its residual is that of the full fit over one minus the leverage.
+    Its residual is that of the full fit over one minus the leverage. Where the leverage is one up to rounding, the fit
+    goes through the sample whatever its target is, and both are zero up to rounding: nothing is known of the model
+    without it, and its row is NaN. Choices are made on the other samples.
     """
-    return targets - (targets - fitted) / np.maximum(1.0 - leverage, _EPS)[:, None]
+    rest = 1.0 - leverage
+    rest[rest < ALL_ITS_OWN] = np.nan
+    return targets - (targets - fitted) / rest[:, None]
 
 
 def whiten(moments: Moments, ridge: float, rows: Float, *, intercept: bool = False) -> Float:

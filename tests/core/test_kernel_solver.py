@@ -146,13 +146,20 @@ def test_a_path_has_no_intercept_unless_asked() -> None:
     np.testing.assert_allclose(path.leverage(path.ridge(0.5)), np.diag(hat), rtol=1e-9)
 
 
-def test_a_sample_that_only_itself_predicts_gets_nothing_strange() -> None:
-    """Leverage one: without the sample nothing is known of it; the answer is finite, and the others are right."""
-    f, y = np.diag([1.0, 2.0, 3.0]), np.array([[1.0], [2.0], [3.0]])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_that_only_itself_predicts_is_unknown_and_the_others_are_those_of_refits(seed: int) -> None:
+    """Leverage one: whatever the target, the fit goes through it, and residual over one less leverage was 0 / 0."""
+    rng = np.random.default_rng(seed)
+    f = np.column_stack([rng.normal(size=(12, 3)), np.zeros(12)])
+    f[4, 3] = rng.normal()  # a feature that nobody else has
+    y = rng.normal(size=(12, 2))
     path = RidgePath.of(f, y)
     gain = path.ridge(0.0)
     found = left_out(path.targets, path.fitted(gain), path.leverage(gain))
-    assert np.isfinite(found).all()
+    assert np.flatnonzero(np.isnan(found).any(1)).tolist() == [4]
+    for row in set(range(12)) - {4}:
+        rest = np.arange(12) != row
+        np.testing.assert_allclose(found[row], f[row] @ np.linalg.lstsq(f[rest], y[rest], rcond=None)[0], atol=1e-9)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.3])

@@ -375,7 +375,7 @@ def test_result_json_has_the_fields_of_the_design(tmp_path: Path, result: Result
     found = json.loads((result.save(tmp_path / "out") / "result.json").read_text())
     assert set(found) - {"server"} == {  # server: its figures, beyond the design
         "format", "method", "settings", "clients", "accuracy", "rounds", "bytes", "seconds", "history", "versions",
-        "data", "task", "metrics", "baseline", "confusion", "privacy",
+        "data", "task", "metrics", "baseline", "confusion", "privacy", "warnings",
     }  # fmt: skip
     assert found["format"] == 2
     assert found["task"] == {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedsolve as fs
 from fedsolve.errors import DataError, ParameterError, SingularError, UnknownNameError
-from fedsolve.solver import RidgePath, freedom, left_out, whiten
+from fedsolve.solver import RidgePath, freedom, left_out, solution_of, whiten
 from tests.conftest import relative
 
 SEEDS = st.integers(0, 2**32)
@@ -67,7 +67,8 @@ def test_singular_systems_give_the_solution_of_minimum_norm(seed: int, rank: int
     wanted, _ = direct(f, y, 0.0, intercept)
     moments = fs.Moments.of(f, y, intercept=intercept)
     for solver in ("eigen", "auto"):
-        found = fs.solve(moments, intercept=intercept, solver=solver)
+        # Without a word, since targets that go with no feature at all cannot be told from rounding.
+        found = solution_of(moments, intercept=intercept, solver=solver)
         assert relative(found.weights, wanted) < 1e-6
         assert (found.solver, found.rank, found.rcond) == ("eigen", rank, 0.0)
     with pytest.raises(SingularError, match="ridge > 0"):
@@ -183,9 +184,10 @@ def test_a_constant_feature_beside_an_intercept_is_no_feature(clients: int) -> N
 def test_digits_lost_to_centring_show_in_rcond() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 2)), rng.integers(2, size=200)
-    near, far = (fs.solve(fs.Moments.of(x + m, y, intercept=True), intercept=True).rcond for m in (0.0, 1e5))
-    assert near > 0.1
-    assert far < 1e-9
+    assert fs.solve(fs.Moments.of(x, y, intercept=True), intercept=True).rcond > 0.1
+    with pytest.warns(fs.PrecisionWarning, match="features 0 and 1"):
+        far = fs.solve(fs.Moments.of(x + 1e5, y, intercept=True), intercept=True)
+    assert far.rcond < 1e-9
 
 
 def test_nearly_equal_features_are_singular() -> None:

@@ -76,7 +76,9 @@ def test_alpha_zero_is_the_global_model_and_large_alpha_is_training_alone() -> N
     for model in result.models.values():
         assert relative(model.arrays["weight"], result.shared.arrays["weight"]) < 1e-12
     alone = fs.run(fs.Local(ridge=1e-6), fed).models["c2"].arrays["weight"]
-    assert relative(fs.run(fs.FedHiP(alpha=1e9), fed).models["c2"].arrays["weight"], alone) < 1e-4
+    with pytest.warns(fs.PrecisionWarning, match="model of c1 "):  # few samples, beside which all others are rounding
+        own = fs.run(fs.FedHiP(alpha=1e9), fed).models["c2"].arrays["weight"]
+    assert relative(own, alone) < 1e-4
 
 
 def test_beta_zero_with_singular_statistics_gives_the_minimum_norm() -> None:

@@ -259,6 +259,8 @@ def ledger_solve(
     typer.echo(
         f"{len(solved.digests)} clients, {solved.samples} samples: {out}/models/global.safetensors, state.safetensors"
     )
+    for sentence in solved.warnings:
+        typer.echo(f"warning: {sentence}")
     typer.echo(f"for the sites: {out}/message.safetensors; there, fedsolve ledger personal message.safetensors ...")
 
 
@@ -280,6 +282,8 @@ def ledger_personal(
     with waiting(quiet=False) as (progress, _):
         site = personal(message, data, client, contribution=contribution, features=features, progress=progress)
     site.model.save(out)
+    for sentence in site.warnings:
+        typer.echo(f"warning: {sentence}")
     typer.echo(f"{out}: the model of {client}, whose data are {'' if site.counted else 'not '}in the federation's sum")
 
 

@@ -86,6 +86,8 @@ def run_command(
         raise stop from None
     saved = result.save(out or _free_place(result))
     if quiet:
+        for sentence in result.warnings:
+            typer.echo(f"warning: {sentence}", err=True)
         typer.echo(str(saved))
     else:
         show(result, saved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ def show(result: Result, saved: Path) -> None:
     if left_out:
         console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
     _totals(console, result, with_alone, with_shared)
+    print_warnings(console, result.warnings)
     _print_remarks(console, result)
     files = (
         f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
@@ -55,6 +56,12 @@ def _told(settings: Mapping[str, Any]) -> list[str]:
     options = {"--method": settings["method"]} if ":" in settings["method"] else {}
     options |= {f"--{key[-1]}": text for key, text in texts.items() if key in (("features",), ("set", "model"))}
     return [f"{option} {shlex.quote(text)}" for option, text in options.items()]
+
+
+def print_warnings(console: Console, warnings: Iterable[str]) -> None:
+    """Print what not to trust, one line each."""
+    for sentence in warnings:
+        console.print(f"warning: {sentence}", markup=False, soft_wrap=True)
 
 
 def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:

@@ -39,7 +39,8 @@ def duration(seconds: float) -> str:
 def run_line(method: str, seed: int, reply: Any, done: int, total: int) -> str:
     """That a run of several is over, and what came out: its result.json, or why it failed."""
     outcome = f"failed: {reply}" if isinstance(reply, str) else _in_short(reply)
-    return f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {outcome}"
+    told = [] if isinstance(reply, str) else [f"warning: {sentence}" for sentence in reply.get("warnings", [])]
+    return "\n".join([f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {outcome}", *told])
 
 
 def _in_short(reply: Any) -> str:

@@ -164,6 +164,12 @@ class Task:
         return math.prod(self.shape)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the features, where they are the numbers of an input one by one; else none."""
+        kept = set(self.features.identity.split("+")) <= {"identity", "unit", "ones"}
+        return self.feature_names if kept else ()
+
+    @property
     def space(self) -> int:
         """The identity of the feature space, as a number."""
         return space(self.features, self.inputs)

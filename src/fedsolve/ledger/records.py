@@ -76,6 +76,11 @@ class Solved:
         arrays = self.terms.method.shared(self.message)
         return Model(self.terms.method, self.terms.task, arrays, "global") if arrays else None
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What not to trust, one sentence each: features whose digits were lost in the sums."""
+        return self.terms.method.warnings(self.state, self.terms.task)
+
     def save(self, directory: Path) -> Path:
         """Write the global model, the state and the message for clients, each file whole or not at all."""
         if directory.exists() and not directory.is_dir():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fedsolve import codec
+from fedsolve import codec, digits
 from fedsolve.arrays import Array, take
 from fedsolve.data import catalog
 from fedsolve.data.align import align
@@ -34,6 +34,7 @@ class SiteModel:
 
     model: Model
     counted: bool
+    warnings: tuple[str, ...] = ()  # what not to trust, one sentence each
 
 
 def contribute(
@@ -89,7 +90,8 @@ def personal(
         counted = bool(digests & set(texts["members"].split()))
         site = Site(terms.task, train, 1, derive(terms.seed, "personalize", client, 1), counted)
         own = terms.method.personalize(after if counted else before, arrays, site)
-    return SiteModel(Model(terms.method, terms.task, own.model, client), counted)
+    told = digits.at_clients({client: own.unsure}, terms.task.columns)
+    return SiteModel(Model(terms.method, terms.task, own.model, client), counted, told)
 
 
 def task_of(data: str, features: str, progress: Progress | None = None) -> Task:

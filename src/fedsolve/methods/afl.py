@@ -63,6 +63,10 @@ class AFL(Method):
         """The ridge, and how far the solution can be trusted."""
         return linear.figures(state, "ridge")
 
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """Features whose digits were lost in the sums."""
+        return linear.warnings(state, task, intercept=self.intercept)
+
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, without any ridge: it is added once, on the server."""
         return {}, linear.moments(site, intercept=self.intercept).arrays()

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve import parameters
+from fedsolve import digits, parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
@@ -33,7 +33,7 @@ from fedsolve.features.maps import ACTIVATIONS, RandomProjection
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, freedom, left_out, solve
+from fedsolve.solver import RidgePath, freedom, left_out, solution_of
 
 LESS = 0.1  # of the ridge of least squared error
 MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
@@ -94,6 +94,10 @@ class APFL(Method):
         """The ridge of the shared stream, a sample's mean leverage in it, and how far it can be trusted."""
         return linear.figures(state, "gamma", "leverage")
 
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """Features of the shared stream whose digits were lost in the sums; random ones, so they have no names."""
+        return digits.sentences(state["unsure"].tolist(), kind="shared feature") if "unsure" in state else ()
+
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream."""
         return {}, linear.moments(site, features=self._primary(message)).arrays()
@@ -108,7 +112,7 @@ class APFL(Method):
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
         unseen = classes - targets / (1.0 - leverage)
         (beta, lam), sharpness = self._choose(unseen, rows, targets, train.labels, float(message["sharpness"]))
-        solution = solve(Moments.of(rows, targets), beta, solver="auto")
+        solution = solution_of(Moments.of(rows, targets), beta, solver="auto")
         model = {name: message[name] for name in ("seeds", "weight")}
         model |= {"refine": solution.weights, "lam": np.array(lam), "sharpness": np.array(sharpness)}
         return Personal(model, {"beta": beta, "lam": lam})

@@ -24,7 +24,7 @@ from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, left_out, solve, whiten
+from fedsolve.solver import RidgePath, left_out, solution_of, whiten
 
 ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept", "sharpness")
@@ -73,6 +73,10 @@ class FedHiP(Method):
         """The ridge, and how far the global solution can be trusted."""
         return linear.figures(state, "beta")
 
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """Features whose digits were lost in the sums."""
+        return linear.warnings(state, task, intercept=self.intercept)
+
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
         own_moments = linear.moments(site, intercept=self.intercept)
@@ -89,8 +93,9 @@ class FedHiP(Method):
         own_moments = (
             Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
         )
-        solution = solve(total + own_moments.scaled(alpha), beta, intercept=self.intercept, solver="auto")
-        return Personal({**linear.linear_model(solution), "sharpness": np.array(sharpness)}, {"alpha": alpha})
+        solution = solution_of(total + own_moments.scaled(alpha), beta, intercept=self.intercept, solver="auto")
+        model = {**linear.linear_model(solution), "sharpness": np.array(sharpness)}
+        return Personal(model, {"alpha": alpha}, solution.unsure)
 
     def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
         """The alpha with the best leave-one-out predictions on the client's own training data, and their sharpness."""

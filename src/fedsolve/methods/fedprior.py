@@ -22,9 +22,10 @@ from itertools import chain, product
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
-from fedsolve import blas, parameters
+from fedsolve import blas, digits, parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import choice, linear
@@ -74,11 +75,16 @@ class FedPrior(Method):
         knowledge = Knowledge.of(total, self.shrink)
         weight, offset = knowledge.everybody().discriminant()
         shared = {"weight": weight, "intercept": offset + np.log(class_shares(knowledge.counts))}
-        return {**total.arrays(), **knowledge.arrays(), **shared}
+        lost = {"unsure": np.flatnonzero(lost_features(total, self.shrink))}
+        return {**total.arrays(), **knowledge.arrays(), **shared, **lost}
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """How many samples the sums hold."""
         return {"count": state["count"].item()} if "count" in state else {}
+
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """Features whose digits were lost in the scatter within classes."""
+        return linear.warnings(state, task, intercept=True)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, with a column of ones."""
@@ -120,6 +126,20 @@ def class_shares(counts: Float) -> Float:
     """The share of each class, with one sample more in each, so that none is zero."""
     shares: Float = (counts + 1.0) / (counts + 1.0).sum()
     return shares
+
+
+def lost_features(moments: Moments, shrink: float) -> NDArray[np.bool_]:
+    """Which features have a scatter within classes that is mostly rounding: eps times the squares it is left over from.
+
+    Those that are constant, too: all are shrunk alike, by the mean scatter, so what rounding leaves of a feature with
+    huge values would shrink the others.
+    """
+    squares, sums, counts = moments.diagonal()[:-1], moments.cross[:-1], moments.cross[-1]
+    scatter = squares - (np.square(sums) / np.maximum(counts, 1.0)).sum(1)
+    mean = float(scatter.mean())
+    scatter += shrink * mean if mean > 0 else 1.0
+    lost: NDArray[np.bool_] = digits.EPS * squares > digits.TOLERANCE * scatter
+    return lost & (squares > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

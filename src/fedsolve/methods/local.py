@@ -14,7 +14,7 @@ from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, SendsNothing
 from fedsolve.method import Method, Personal, Purpose, Server, Site
-from fedsolve.solver import solve
+from fedsolve.solver import solution_of
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ class Local(Method):
         ridge, sharpness = self.ridge, 0.0
         if isinstance(ridge, str):
             ridge, sharpness = choice.choose_ridge(site, intercept=self.intercept)
-        solution = solve(own_moments, ridge, intercept=self.intercept, solver="auto")
+        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto", one_hot=True)
         sharpness = sharpness or calibration.sharpness_of_sums(own_moments, solution)
-        return Personal({**linear.linear_model(solution), "sharpness": np.array(sharpness)}, {"ridge": ridge})
+        model = {**linear.linear_model(solution), "sharpness": np.array(sharpness)}
+        return Personal(model, {"ridge": ridge}, solution.unsure)
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model."""

@@ -31,7 +31,7 @@ from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
 from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, left_out, solve
+from fedsolve.solver import RidgePath, left_out, solution_of
 
 EPSILONS = (1e6, *(10.0 ** (power / 2) for power in range(8, -9, -1)))  # times the mean square: what auto chooses from
 RESTARTS = 10  # of K-means
@@ -169,7 +169,7 @@ class PFedACnnL(Layerwise, Method):
             blocks = layers.blocks(reader, stages, model, source, depth)
             rows = np.concatenate([nets.mean_rows(stages[depth], values) for _, values in blocks])
             epsilon, sharpness = choose_epsilon(rest, rows, stages[depth].positions, prior, labels, sharpness)
-        layer = nets.unstacked(prior + solve(rest, epsilon, solver="auto").weights)
+        layer = nets.unstacked(prior + solution_of(rest, epsilon, solver="auto").weights)
         return {**layer, "sharpness": np.array(sharpness)}, epsilon
 
     def shared(self, message: Arrays) -> Arrays | None:

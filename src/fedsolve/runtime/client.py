@@ -188,6 +188,8 @@ def _evaluate(
     """Tallies on the client's test samples, for its model and the global one, and what was chosen for it."""
     tally: dict[str, Array] = {"train": np.array(len(client.train)), "test": np.array(len(client.test))}
     tally |= named.under("chosen", {name: np.array(float(value)) for name, value in personal.chosen.items()})
+    if personal.unsure:
+        tally["unsure"] = np.array(personal.unsure, dtype=np.int64)
     shared = method.shared(message)
     if len(client.test):
         model = personal.model

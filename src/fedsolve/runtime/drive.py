@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedsolve import digits
 from fedsolve.arrays import Arrays, finite
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
@@ -57,6 +58,7 @@ class Outcome:
     ) -> Result:
         """The result of the run: with its settings and data, personal models where they are here, and all seconds."""
         personal = self.tallies.get("personal", {})
+        unsure = {name: client.unsure for name, client in self.clients.items()}
         return Result(
             method=method.name,
             settings=settings,
@@ -72,6 +74,7 @@ class Outcome:
             metrics=spreads(self.clients, tally=personal),
             baseline=figures(self.tallies.get("baseline", {})),
             confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
+            warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
         )
 
 

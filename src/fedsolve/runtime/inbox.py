@@ -272,6 +272,16 @@ class Tallies:
             self.sums[whose] = named.accumulate(self.sums.get(whose), tally)
 
 
+def _unsure(answer: Arrays) -> tuple[int, ...]:
+    """The features that a client's model is unsure of, by number."""
+    if "unsure" not in answer:
+        return ()
+    features = answer["unsure"]
+    if features.dtype != np.int64 or features.ndim != 1 or not (features >= 0).all():
+        raise ValueError(f"features by number; got {features.dtype}{list(features.shape)}")
+    return tuple(features.tolist())
+
+
 def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, Arrays]]:
     """The figures of a client, checked, and its tallies."""
     try:
@@ -279,6 +289,7 @@ def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, A
         train, test = (_samples(answer[name]) for name in ("train", "test"))
         if len(chosen) > MOST_CHOSEN:
             raise ValueError(f"{len(chosen)} settings were chosen for it, and no client needs more than {MOST_CHOSEN}")
+        unsure = _unsure(answer)
         figures: dict[str, dict[str, float]] = {}
         tallies: dict[str, Arrays] = {}
         for whose in ("personal", "shared", "baseline"):
@@ -293,7 +304,8 @@ def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, A
             raise ValueError(f"{test} test samples, and none of them counted")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"its figures are incomplete or cannot be: {error}") from error
-    client = ClientResult(train, test, figures.get("personal", {}), figures.get("shared", {}), chosen=chosen)
+    personal, shared = figures.get("personal", {}), figures.get("shared", {})
+    client = ClientResult(train, test, personal, shared, chosen=chosen, unsure=unsure)
     return client, tallies
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Federation
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
-from fedsolve.errors import FedsolveError, ParameterError
+from fedsolve.errors import FedsolveError, ParameterError, PrecisionWarning
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.parameters import whole
@@ -313,7 +314,7 @@ def run(
             gathering=gathering,
         )
     task = federation.task
-    return outcome.result(
+    result = outcome.result(
         method,
         task,
         settings=settings,
@@ -321,3 +322,6 @@ def run(
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
         seconds=time.perf_counter() - started,
     )
+    for sentence in result.warnings:
+        warnings.warn(sentence, PrecisionWarning, stacklevel=2)
+    return result

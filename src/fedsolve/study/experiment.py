@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import ParameterError, PrecisionWarning, unknown
 from fedsolve.features import maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
@@ -167,7 +168,7 @@ def execute(
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
-    with _kept(ledger, method, federation.task, settings.seed) as on_reply:
+    with _kept(ledger, method, federation.task, settings.seed) as on_reply, _told_by_result():
         if settings.runtime == "flower":
             result = _simulated(settings, method, progress, on_reply)
         else:
@@ -204,7 +205,16 @@ def _trained_alone(method: Method, federation: Federation, settings: Settings, p
 
     local = methods.create("local", method.alone)
     last = settings.eval_every if method.closed_form else local.rounds
-    return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last)
+    with _told_by_result():
+        return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last)
+
+
+@contextmanager
+def _told_by_result() -> Iterator[None]:
+    """Inside, Python says nothing of lost digits: its sentences are in the result, to be shown with it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)
+        yield
 
 
 def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:

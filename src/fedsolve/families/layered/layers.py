@@ -24,7 +24,7 @@ from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge.calibration import sharpness_of_sums
 from fedsolve.families.ridge.linear import trust
 from fedsolve.moments import Moments
-from fedsolve.solver import solve
+from fedsolve.solver import solution_of
 
 MODEL = ("weight", "intercept", "sharpness")  # what predictions need of a layer
 
@@ -67,7 +67,7 @@ def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
 
     Beside the layer, the sharpness of its scores as those of a classifier, and how far it can be trusted.
     """
-    solution = solve(total, gamma, solver="auto")
+    solution = solution_of(total, gamma, solver="auto", one_hot=True)
     sharpness = np.array(sharpness_of_sums(total, solution))
     return {**forward.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
-from fedsolve import parameters
+from fedsolve import digits, parameters
 from fedsolve.arrays import Array, Arrays
+from fedsolve.data.task import Task
 from fedsolve.families.layered import layers
 from fedsolve.families.layered.description import parse
 from fedsolve.families.layered.forward import SCALES
@@ -48,6 +50,12 @@ class Layerwise:
     def alone(self) -> Mapping[str, object]:
         """Ridge of each client's own on the inputs, with a constant as every layer has here."""
         return {"intercept": True}
+
+    def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
+        """Inputs of layers whose digits were lost in the sums; they have no names."""
+        every = {name: array.tolist() for name, array in sorted(state.items()) if name.endswith("/unsure")}
+        told = [digits.sentences(unsure, kind=f"{name.rpartition('/')[0]} input") for name, unsure in every.items()]
+        return tuple(chain.from_iterable(told))
 
     @property
     def budget(self) -> float:

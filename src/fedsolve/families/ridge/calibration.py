@@ -41,8 +41,12 @@ def sharpness(left_out: Float, labels: NDArray[np.int64], prior: float) -> float
     """The sharpness t of least log-loss of softmax(t s) for left-out scores s, drawn towards `prior`.
 
     Samples that are all told apart would let t grow without end: half the squared logarithm of t / prior is added, as
-    much as a single sample can say. Newton's method on the logarithm of t.
+    much as a single sample can say. Newton's method on the logarithm of t. Samples whose left-out scores are unknown
+    (NaN) have no say.
     """
+    unknown = np.isnan(left_out).any(1)
+    if unknown.any():
+        left_out, labels = left_out[~unknown], labels[~unknown]
     rows = np.arange(len(labels))
     log_prior = log = float(np.log(prior))
     for _ in range(STEPS):

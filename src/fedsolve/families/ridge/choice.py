@@ -55,21 +55,32 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
     minus best other. The count itself takes few values and ties; squared error counts more than the decision. Below
     `FEW_SAMPLES` even the smoothed count is too noisy to choose by, and squared error decides. Of equals, the first;
-    below `TOO_FEW` samples too, which is why methods put the candidate nearest the global model there.
+    below `TOO_FEW` samples too, which is why methods put the candidate nearest the global model there. A sample whose
+    left-out prediction is unknown (NaN, see `solver.left_out`) with any candidate is left out for all of them.
     """
     if len(labels) < TOO_FEW:
         return candidates[0]
     rows = np.arange(len(labels))
+    known = np.ones(len(labels), dtype=np.bool_)
 
-    def loss(scores: Float) -> float:
+    def loss(scores: Float) -> tuple[float, Float]:
+        """The loss, and that of each sample."""
         true_scores = scores[rows, labels]
-        if len(labels) < FEW_SAMPLES:
-            return float(np.square(scores).sum() + (1.0 - 2.0 * true_scores).sum())  # |scores - one-hot|^2
+        if len(labels) < FEW_SAMPLES:  # |scores - one-hot|^2
+            squares, rest = np.square(scores), 1.0 - 2.0 * true_scores
+            return float(squares.sum() + rest.sum()), squares.sum(1) + rest
         others = scores.copy()
         others[rows, labels] = -np.inf
         leads = others.max(1) - true_scores
-        return float((0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * leads)).sum())  # a smooth count of errors
+        errors = 0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * leads)  # a smooth count of errors
+        return float(errors.sum()), errors
 
-    losses = np.array([loss(scores) for scores in predictions])
+    sums, each = zip(*map(loss, predictions), strict=True)
+    losses = np.array(sums)
+    if np.isnan(losses).any():
+        known = ~np.isnan(each).any(0)
+        losses = np.array([part[known].sum() for part in each])
+    if known.sum() < TOO_FEW:
+        return candidates[0]
     # Rounding must not decide between equals: the first wins.
     return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]

@@ -8,13 +8,15 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsolve import digits
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.families.ridge.calibration import sharpness_of_sums
 from fedsolve.features.maps import FeatureMap
 from fedsolve.method import Site
 from fedsolve.moments import Moments
-from fedsolve.solver import Solution, solve
+from fedsolve.solver import Solution, solution_of
 
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
 
@@ -45,12 +47,13 @@ def trust(solution: Solution) -> dict[str, Array]:
         "rcond": np.array(solution.rcond),
         "rank": np.array(solution.rank),
         "minimum_norm": np.array(solution.solver == "eigen"),
+        "unsure": np.array(solution.unsure, dtype=np.int64),
     }
 
 
 def global_model(total: Moments, ridge: float, *, intercept: bool = False) -> dict[str, Array]:
     """What a server knows once it has solved: the sums, the model, its sharpness and how far to trust it."""
-    solution = solve(total, ridge, intercept=intercept, solver="auto")
+    solution = solution_of(total, ridge, intercept=intercept, solver="auto", one_hot=True)
     sharpness = np.array(sharpness_of_sums(total, solution))
     return {**total.arrays(), **linear_model(solution), "sharpness": sharpness, **trust(solution)}
 
@@ -59,6 +62,14 @@ def figures(state: Arrays, *names: str) -> dict[str, float]:
     """Numbers of a server's state to show: those named, and how far its solution can be trusted."""
     every = (*names, "count", "sharpness", "rcond", "rank", "minimum_norm")
     return {name: state[name].item() for name in every if name in state}
+
+
+def warnings(state: Arrays, task: Task, *, intercept: bool) -> tuple[str, ...]:
+    """Sentences about the features whose digits were lost in the sums of a server's state."""
+    if "unsure" not in state:
+        return ()
+    centred = Moments.from_arrays(state) if intercept else None
+    return digits.sentences(state["unsure"].tolist(), centred, names=task.columns)
 
 
 def scores(model: Arrays, inputs: Array) -> Float:
