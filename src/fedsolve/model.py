@@ -24,6 +24,7 @@ from fedsolve.method import Method
 from fedsolve.progress import Progress
 
 FORMAT = "2"
+LARGEST_INPUT = 2**18  # numbers of a sample, or classes, of a model that is smaller than that itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,13 +117,26 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
             raise DataError(f"it is a model of {metadata['method']!r}, not of {method.name!r}")
         owner = metadata["owner"]
         check(arrays, "its arrays")
+        numbers = sum(array.size for array in arrays.values())
+        if max(task.width, task.classes) > max(LARGEST_INPUT, numbers):
+            sizes = f"{task.width} features and {task.classes} classes"
+            raise DataError(f"it announces {sizes}, and its arrays hold {numbers} numbers")
         # The arrays fit together if they give one score per class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)), task)
         if blank.shape != (1, task.classes):
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
     except FedsolveError as error:
         raise DataError(f"{path} cannot be used: {error}") from error
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
+    except (
+        KeyError,
+        IndexError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)
 

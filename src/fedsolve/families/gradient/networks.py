@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, ParameterError, brief
 
 try:
     import torch
@@ -75,18 +75,32 @@ def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
+    shapes = _shapes(model, shape, classes)
+    if shapes.keys() != arrays.keys():
+        strange = sorted(shapes.keys() ^ arrays.keys())
+        raise DataError(f"model {model[:100]}: tensors {brief(strange)} are on one side only")
+    for name, sides in shapes.items():
+        if arrays[name].shape != sides:
+            raise DataError(f"model {model[:100]}: {name!r} must have shape {sides}; got {arrays[name].shape}")
     pristine = _pristine(model, shape, classes)
     module = _twin(pristine) if zoo.named(model) else copy.deepcopy(pristine)
-    tensors = _tensors(module)
-    if tensors.keys() != arrays.keys():
-        raise DataError(f"model {model}: tensors {sorted(tensors.keys() ^ arrays.keys())} are on one side only")
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            array = arrays[name]
-            if array.shape != tuple(tensor.shape):
-                raise DataError(f"model {model}: {name!r} must have shape {tuple(tensor.shape)}; got {array.shape}")
-            tensor.copy_(torch.from_numpy(np.array(array)))
+        for name, tensor in _tensors(module).items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
     return module
+
+
+@lru_cache(maxsize=8)
+def _shapes(model: str, shape: tuple[int, ...], classes: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a network's tensors; a network by name is not made for it, since a file may name a huge one."""
+    if not zoo.named(model):
+        return {name: tuple(tensor.shape) for name, tensor in _tensors(_pristine(model, shape, classes)).items()}
+    try:
+        with torch.device("meta"):
+            tensors = _tensors(zoo.build(model, shape, classes))
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise DataError(f"model {model[:100]} is larger than a network can be") from error
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _twin(module: nn.Module) -> nn.Module:
