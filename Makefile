@@ -82,6 +82,12 @@ $(DOCS)/ready: pyproject.toml constraints.txt
 clean:
 	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
 
+# A million damaged inputs over every reader of strangers' bytes: about ten minutes on two idle cores.
+# Fewer, or of one reader: make fuzz FUZZ="--total 100000" or FUZZ="--target npz".
+.PHONY: fuzz
+fuzz: $(DEV)/ready
+	$(ONE_THREAD) $(DEV)/bin/python -m tools.fuzz --workers $(JOBS) $(FUZZ)
+
 # Small changes to the kernel, one at a time, each against the tests that reach it: about half an hour on two idle cores.
 # Of some modules, or of a sample: make mutants MUTANTS="solver.py codec.py" or MUTANTS="--sample 200".
 .PHONY: mutants

@@ -27,7 +27,7 @@ from fedsolve.method import Method
 from fedsolve.progress import Progress
 
 FORMAT = "2"
-WIDEST = 2**22  # numbers of a sample that a model is tried with, or as many as its own arrays hold
+LARGEST_INPUT = 2**18  # numbers of a sample, or classes, of a model that is smaller than that itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,16 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
             raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
     except FedsolveError as error:
         raise DataError(f"{path} cannot be used: {error}") from error
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
+    except (
+        KeyError,
+        IndexError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return Model(method, task, arrays, owner)
 
@@ -164,7 +173,8 @@ def _task(metadata: dict[str, str], features: str) -> Task:
 
 
 def _check_width(task: Task, arrays: Arrays) -> None:
-    """Refuse to try a model on a sample that is larger than any, which its text alone may ask for."""
-    width, most = math.prod(task.shape), max(WIDEST, sum(array.size for array in arrays.values()))
-    if not 0 <= width <= most:
-        raise DataError(f"it says that a sample has {width} numbers; with its arrays there are at most {most}")
+    """Refuse to try a model on a sample, or for classes, that only its text announces: its arrays are no smaller."""
+    numbers = sum(array.size for array in arrays.values())
+    if not 0 <= max(math.prod(task.shape), task.classes) <= max(LARGEST_INPUT, numbers):
+        sizes = f"{math.prod(task.shape)} features and {task.classes} classes"
+        raise DataError(f"it announces {sizes}, and its arrays hold {numbers} numbers")

@@ -64,7 +64,11 @@ class Domain:
             return False
         if isinstance(value, bool) or not isinstance(value, Real):
             return False
-        return math.isfinite(value) and self.low <= float(value) <= self.high
+        try:
+            real = float(value)
+        except OverflowError:  # an integer that no float holds
+            return False
+        return math.isfinite(real) and self.low <= real <= self.high
 
     def parse(self, text: str) -> object:
         """The value a text stands for; the text itself where it stands for none (`holds` then refuses it)."""

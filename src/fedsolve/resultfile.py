@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedsolve.arrays import is_count
 from fedsolve.data.federation import check_name
-from fedsolve.errors import DataError, brief
+from fedsolve.errors import CONTROLS, DataError, brief
 from fedsolve.texts import read_json
 
 FORMATS = (1, 2)  # that can be read
+_CONTROL = re.compile(f"[{CONTROLS}]")
 _LARGEST = 1e100  # of a figure: sums of many still are numbers
 
 Form: TypeAlias = Callable[[Any, str], None]
@@ -61,6 +63,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) <= _LARGEST
 
 
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and not _CONTROL.search(value)
+
+
 def _maybe(inner: Form) -> Form:
     """The form, or nothing."""
 
@@ -87,11 +93,14 @@ def _table(inner: Form, check: Callable[[str], None] | None = None) -> Form:
     def form(value: Any, where: str) -> None:
         _by_name(value, where)
         for name, each in value.items():
-            if check is not None:
-                check(name)
+            (check or _check_text)(name)
             inner(each, f"{where}, {brief(name)},")
 
     return form
+
+
+def _check_text(name: str) -> None:
+    _TEXT(name, "a name")
 
 
 def _record(forms: Mapping[str, Form], needed: tuple[str, ...] = ()) -> Form:
@@ -121,7 +130,7 @@ def _figures(value: Any, where: str) -> None:
 
 def _setting(value: Any, where: str) -> None:
     values = value if isinstance(value, list) else [value]
-    if not all(each is None or isinstance(each, (str, bool)) or _number(each) for each in values):
+    if not all(each is None or isinstance(each, bool) or _text(each) or _number(each) for each in values):
         raise DataError(f"{where} must be a number, a text or a list of them; got {brief(value)}")
 
 
@@ -146,7 +155,7 @@ def _figure(value: Any, where: str) -> None:
 
 _NUMBER = _is(_number, "a number")
 _COUNT = _is(is_count, "a whole number from 0 on")
-_TEXT = _is(lambda value: isinstance(value, str), "a text")
+_TEXT = _is(_text, "a text without control characters")
 _TEXTS = _list(_TEXT)
 _SPREAD = _table(_maybe(_NUMBER))
 _CLIENT = _record(
@@ -193,4 +202,5 @@ _RESULT = _record(
     },
     needed=("format", "method", "settings"),
 )
-_FAILURE = _record({"method": _TEXT, "seed": _COUNT, "reason": _TEXT}, needed=("method", "seed", "reason"))
+_REASON = _is(lambda value: isinstance(value, str), "a text")  # it may have lines
+_FAILURE = _record({"method": _TEXT, "seed": _COUNT, "reason": _REASON}, needed=("method", "seed", "reason"))

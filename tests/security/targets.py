@@ -152,7 +152,7 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     texts = tuple((place / "result.json").read_bytes() for place in saved)
     settings = json.loads(texts[0])
     settings["settings"] |= {"data": "digits", "partition": "iid", "clients": 3}
-    models = tuple((place / "models" / "ward-b.safetensors").read_bytes() for place in saved)
+    models = tuple(_model(each, federation, folder) for each in _methods())
     run = folder / "run"
     (run / "models").mkdir(parents=True, exist_ok=True)
     (run / "state.safetensors").write_bytes((saved[0] / "state.safetensors").read_bytes())
@@ -213,6 +213,19 @@ def _federation() -> fs.Federation:
 
     wards = {name: {"train": part(12), "test": part(5)} for name in ("ward-a", "ward-b", "ward-c")}
     return fs.Federation.from_arrays(wards, class_names=("ill", "well"))
+
+
+def _methods() -> list[fs.Method]:
+    """One method of each family."""
+    methods: list[fs.Method] = [fs.AFL(), fs.FedHiP(), fs.APFL(d_primary=8, d_refine=8), fs.FedPrior()]
+    methods.append(fs.FedACnnL(network="mlp:4"))
+    return [*methods, fs.FedAvg(rounds=1, model="mlp:4")] if find_spec("torch") else methods
+
+
+def _model(method: fs.Method, federation: fs.Federation, folder: Path) -> bytes:
+    path = folder / "model.safetensors"
+    fs.run(method, federation).models["ward-b"].save(path)
+    return path.read_bytes()
 
 
 def _npz(packed: bool) -> bytes:

@@ -26,6 +26,7 @@ from fedsolve.features import backbone
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
+LARGEST_MATRIX = 2**30  # numbers of a random projection: 8 GB
 ROWS = 4096  # rows are projected in blocks, so that float64 copies of the inputs stay small
 LARGEST = 2**27  # numbers of a sample, or of a random matrix, that a file or a message may ask for: 1 GB
 
@@ -217,6 +218,11 @@ def _matrix(seed: int, width: int, size: int) -> Float:
 
 def projection(features: RandomProjection, width: int) -> Float:
     """The matrix of a random projection of inputs with `width` numbers."""
+    if width * features.size > LARGEST_MATRIX:
+        raise ParameterError(
+            f"a random projection of {width} numbers to {features.size} takes {8e-9 * width * features.size:.0f} GB; "
+            "take a smaller one, or fewer inputs"
+        )
     return _matrix(features.seed, width, features.size)
 
 

@@ -146,10 +146,8 @@ class APFL(Method):
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """APFL (14): the scores of the shared stream, plus lam times those of the refinement where there is one."""
         for name, size in (("weight", self.d_primary), ("refine", self.d_refine)):
-            if name in model and len(model[name]) != size:  # before so many features are made
-                raise DataError(
-                    f"{name!r} must have {size} rows, one per feature of its stream; got {len(model[name])}"
-                )
+            if name in model and model[name].shape[:1] != (size,):  # before a matrix of that size is drawn
+                raise DataError(f"{name!r} must have {size} rows, one per random feature; got {model[name].shape}")
         scores = linear.scores(model, self._primary(model)(inputs))
         if "refine" in model and float(model["lam"]) > 0:
             scores += float(model["lam"]) * (self._refine(model)(inputs) @ model["refine"])

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, ParameterError, brief
 
 try:
     import torch
@@ -76,8 +76,11 @@ def _shapes(model: str, shape: tuple[int, ...], classes: int, most: int) -> dict
     else:
         if zoo.depth(model) > most:
             raise DataError(f"model {model[:80]}: it has {zoo.depth(model)} layers, and its arrays are {most}")
-        with torch.device("meta"):
-            module = zoo.build(model, shape, classes)
+        try:
+            with torch.device("meta"):
+                module = zoo.build(model, shape, classes)
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise DataError(f"model {model[:80]} is larger than a network can be") from error
     return {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
 
 
@@ -93,10 +96,11 @@ def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) ->
     """A new network with these weights. A copy each time, so that nothing is left over from an earlier one."""
     shapes = _shapes(model, shape, classes, len(arrays))
     if shapes.keys() != arrays.keys():
-        raise DataError(f"model {model}: tensors {sorted(shapes.keys() ^ arrays.keys())} are on one side only")
-    for name, array in arrays.items():
-        if array.shape != shapes[name]:
-            raise DataError(f"model {model}: {name!r} must have shape {shapes[name]}; got {array.shape}")
+        strange = sorted(shapes.keys() ^ arrays.keys())
+        raise DataError(f"model {model[:100]}: tensors {brief(strange)} are on one side only")
+    for name, sides in shapes.items():
+        if arrays[name].shape != sides:
+            raise DataError(f"model {model[:100]}: {name!r} must have shape {sides}; got {arrays[name].shape}")
     pristine = _pristine(model, shape, classes)
     module = _twin(pristine) if zoo.named(model) else copy.deepcopy(pristine)
     with torch.no_grad():
