@@ -13,7 +13,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -43,7 +43,7 @@ from tests.core.test_ledger import TASK, contribution, raw
 @pytest.mark.parametrize("total_only", [False, True])
 @pytest.mark.parametrize("value", [3e13, 1e20, 9.97e36])
 def test_one_cell_with_a_fill_value_costs_nobody_a_digit(tmp_path: Path, value: float, total_only: bool) -> None:
-    """Fails on 0.1.0, where the model lost a feature for everybody: accuracy on digits fell to 72.9 %."""
+    """Fails on 0.1.0, where removal took a feature from everybody: accuracy on digits fell to 72.9 %."""
     federation = fs.load("digits").split(fs.dirichlet(1.0), clients=6)
     train = {name: client.train for name, client in federation.clients.items()}
     moments = {name: fs.Moments.of(mine.inputs, mine.labels, classes=10) for name, mine in train.items()}
@@ -204,11 +204,12 @@ def key_pair(folder: Path, name: str, kind: str = "ed25519") -> tuple[Path, Path
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-    key: Any = {
+    makers: dict[str, Callable[[], Any]] = {
         "ed25519": ed25519.Ed25519PrivateKey.generate,
         "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
         "rsa": lambda: rsa.generate_private_key(65537, 2048),
-    }[kind]()
+    }
+    key = makers[kind]()
     private, public = folder / name, folder / f"{name}.pub"
     private.write_bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()))
     public.write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b" me@here\n")

@@ -205,7 +205,7 @@ def part(db: sqlite3.Connection, number: int) -> Arrays:
             raise DataError("its content is not what was let in")
     except (DataError, sqlite3.OperationalError) as error:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-            raise
+            raise  # it is there, and the machine cannot read it
         raise DataError(f"the contribution of {client!r} is damaged: {error}") from error
     return arrays
 
