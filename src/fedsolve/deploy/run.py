@@ -62,6 +62,7 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     sites = rules.sites or tuple(name for name in settings.get("SITES", "").split(",") if name)
     if not rules.sites:
         _say_who_is_not_named(folder, sites, say)
+    rules = replace(rules, sites=sites)  # refuses to leave out whom nobody knows
     host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
     started = time.monotonic()
     while not is_open(host, port):
@@ -70,7 +71,6 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
     environment = _environment(here)
-    rules = replace(rules, sites=sites)
     keys = register(here, rules.expected, say)
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as scratch:
         status = Path(scratch) / "status.json"
