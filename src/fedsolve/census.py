@@ -36,18 +36,11 @@ class Census:
     classes: int  # how many classes they have samples of
 
 
-def examine(
-    arrays: Arrays,
-    *,
-    ones: int | None = None,
-    bound: float | None = None,
-    thorough: bool = True,
-) -> Census:
+def examine(arrays: Arrays, *, ones: int | None = None, bound: float | None = None) -> Census:
     """Refuse, with the reason, moments that no labelled samples have; `arrays` have the layout of moments.
 
     `ones` is the feature that is always one, where there is one, and `bound` the length that no sample's features
-    exceed. The thorough look takes a Cholesky factor of F'F and a triangular solve; without it, every number is looked
-    at once: finite, counts that are counts, squares that are, and |F'Y| within what F'F and the counts allow.
+    exceed. It takes a Cholesky factor of F'F and a triangular solve.
 
     >>> import fedsolve as fs
     >>> examine(fs.Moments.of([[1.0, 2.0], [0.5, 0.0]], [0, 2], classes=3).arrays())
@@ -57,19 +50,28 @@ def examine(
     fedsolve.errors.DataError: its F'Y is larger than its F'F and its counts allow
     """
     named.check(arrays, "it")
-    count = samples(arrays)
+    moments, counts = glance(arrays, ones=ones, bound=bound)
+    present = (moments.cross != 0).any(axis=0)
+    factor = moments.factor()
+    if present.any():
+        _explained(moments, factor, counts, present)
+    return Census(moments.count, int(present.sum()))
+
+
+def glance(arrays: Arrays, *, ones: int | None = None, bound: float | None = None) -> tuple[Moments, Float | None]:
+    """The moments in arrays of finite numbers, and their class counts where a feature is always one.
+
+    Looks at squares, counts and F'Y alone: counts that are counts, squares that are, and |F'Y| within what squares and
+    counts allow. Whether F'F as a whole is that of samples, it does not see.
+    """
+    samples(arrays)
     moments = Moments.from_arrays(arrays)
     diagonal = moments.diagonal()
     if not diagonal.min(initial=0.0) >= 0:
         raise DataError(f"the squares of feature {int(diagonal.argmin())} sum to {diagonal.min():.3g}")
     counts = None if ones is None else _ones(moments, diagonal, ones)
     _bounds(moments, diagonal, counts, ones, bound)
-    present = (moments.cross != 0).any(axis=0)
-    if thorough:
-        factor = moments.factor()
-        if present.any():
-            _explained(moments, factor, counts, present)
-    return Census(count, int(present.sum()))
+    return moments, counts
 
 
 def samples(arrays: Arrays) -> int:
@@ -100,11 +102,8 @@ def _bounds(moments: Moments, squares: Float, counts: Float | None, ones: int | 
     """Lengths: |F'Y e_c| <= n_c B and tr F'F <= n B^2; and always |F'Y|_jc <= sqrt(n_c (F'F)_jj)."""
     n, sums = float(moments.count), moments.cross
     roots = np.sqrt(squares)
-    if counts is None:  # the same n for all classes, so the largest sum of each feature decides: nothing is copied
-        most = np.maximum(sums.max(axis=1, initial=0.0), -sums.min(axis=1, initial=0.0))
-        fits = most <= np.sqrt((1 + EXPLAINED) * n) * roots + n * VANISHING
-    else:
-        fits = np.abs(sums) <= np.sqrt((1 + EXPLAINED) * counts) * roots[:, None] + n * VANISHING
+    largest = np.sqrt((1 + EXPLAINED) * (n if counts is None else counts))
+    fits = np.abs(sums) <= (largest * roots[:, None] + n * VANISHING)
     if bound is not None:
         if ones is not None:
             squares, sums = np.delete(squares, ones), np.delete(sums, ones, axis=0)

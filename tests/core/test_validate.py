@@ -165,7 +165,7 @@ def test_samples_in_any_units_pass(scale: float, intercept: bool) -> None:
     sent = fs.Moments.of(x, y, classes=3, intercept=intercept).arrays()
     ones = 4 if intercept else None
     with np.errstate(all="raise", under="ignore"):
-        assert census.examine(sent, ones=ones, thorough=False) == Census(samples=40, classes=3)
+        assert census.glance(sent, ones=ones)[0].count == 40
         if scale >= 1e-150:  # below, F'F has lost what F'Y still says, and a solve shows it
             assert census.examine(sent, ones=ones) == Census(samples=40, classes=3)
 

@@ -312,6 +312,13 @@ def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, com
 # --- run ---
 
 
+def test_only_a_site_of_the_federation_can_be_left_out_on_purpose(trial: Path, tmp_path: Path) -> None:
+    with pytest.raises(fs.FedsolveError, match="unknown site 'ward-y'"):
+        deploy.run(trial / "server", Job("afl"), Rules(wait=0.0, exclude=("ward-y",)), tmp_path / "out", print)
+    with pytest.raises(fs.FedsolveError, match="no SuperLink listens"):
+        deploy.run(trial / "server", Job("afl"), Rules(wait=0.0, exclude=("ward-b",)), tmp_path / "out", print)
+
+
 def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match=r"no SuperLink listens on 127.0.0.1:\d+; start it with"):
         deploy.run(trial / "server", Job("afl"), Rules(wait=0.1), tmp_path / "out", print)

@@ -14,6 +14,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.features import maps
 from fedsolve.runtime import sites
+from fedsolve.runtime.agreement import Agreement
 from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import Description, FileSite, Job
 from tests.core.tiny import NORMAL, write_onnx
@@ -123,7 +124,7 @@ def test_texts_and_numbers_as_labels_are_refused_by_name() -> None:
         agreed(description("ward-a"), description("ward-b", target=fs.Classes(2)))
 
 
-def majority(*wards: Description, quorum: int) -> sites.Agreement:
+def majority(*wards: Description, quorum: int) -> Agreement:
     return sites.agreed({site.name: site for site in wards}, Job("afl"), quorum)
 
 

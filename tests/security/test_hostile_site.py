@@ -622,7 +622,7 @@ class Diverges(fs.AFL):
     def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
         if self.raises:
             raise ZeroDivisionError("nothing to divide by")
-        return super().aggregate(state, replies, server) | {"weight": np.full((FEATURES, CLASSES), np.inf)}
+        return {**super().aggregate(state, replies, server), "weight": np.full((FEATURES, CLASSES), np.inf)}
 
 
 def test_a_state_that_is_not_finite_stops_the_run_with_the_largest_replies_named() -> None:

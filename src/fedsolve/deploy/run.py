@@ -66,6 +66,7 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     sites = rules.sites or tuple(name for name in settings.get("SITES", "").split(",") if name)
     if not rules.sites:
         _say_who_is_not_named(folder, sites, say)
+    rules = replace(rules, sites=sites)  # refuses to leave out whom nobody knows
     host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
     started = time.monotonic()
     while not is_open(host, port):
@@ -75,7 +76,6 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     environment = _environment(here)
-    rules = replace(rules, sites=sites)
     # What is under way lies in one folder, also at the server app, so that it is gone whatever ends the run.
     scratch_folder = partial(tempfile.TemporaryDirectory, prefix=".fedsolve-", dir=out.parent)
     with _ended_by_sigterm(), scratch_folder(ignore_cleanup_errors=True) as scratch:

@@ -96,7 +96,7 @@ class Examiner:
             return
         if not self._thorough:
             try:
-                census.examine(reply, thorough=False)
+                census.glance(reply)
             except DataError:
                 if self._form() is not None:
                     raise
