@@ -84,7 +84,6 @@ def test_an_alarm_of_somebody_else_rings_in_its_time() -> None:
         started = time.monotonic()
         with pytest.raises(fs.DataError, match=r"longer than 0.05 s"), deadline.limit(0.05, print):
             time.sleep(60)
-        assert not rung
         while not rung and time.monotonic() < started + 60:
             time.sleep(0.01)
         assert rung and rung[0] - started >= 0.19
