@@ -63,8 +63,8 @@ class ClientResult:
         """As it stands in result.json; the global model is called "global" there."""
         entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
         others = {"global": self.shared_metrics, "alone": self.alone_metrics, "chosen": self.chosen}
-        entry |= {"unsure": list(self.unsure)} if self.unsure else {}
-        return entry | {name: dict(figures) for name, figures in others.items() if figures}
+        filled = {name: dict(figures) for name, figures in others.items() if figures}
+        return {**entry, **filled, **({"unsure": list(self.unsure)} if self.unsure else {})}
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> ClientResult:

@@ -185,6 +185,24 @@ def test_many_samples_choose_by_the_smoothed_count_of_errors(seed: int, count: i
         np.testing.assert_array_equal(before, after)
 
 
+@given(SEEDS, st.sampled_from([20, 150]))
+def test_samples_of_which_nothing_is_known_have_no_say(seed: int, count: int) -> None:
+    """A left-out prediction that is unknown with one candidate is left out for all; the choice is that of the rest."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=count)
+    candidates = [rng.normal(size=(count, 3)) for _ in range(5)]
+    spoilt = [scores.copy() for scores in candidates]
+    spoilt[1][4], spoilt[3][11] = np.nan, np.nan
+    known = ~np.isin(np.arange(count), (4, 11))
+    loss = squares if count < choice.FEW_SAMPLES else smooth_errors
+    wanted = int(np.argmin([loss(scores[known], labels[known]) for scores in candidates]))
+    assert choice.best(range(5), spoilt, labels) == wanted
+    assert choice.best(range(5), [np.full_like(scores, np.nan) for scores in candidates], labels) == 0
+    assert calibration.sharpness(spoilt[1], labels, 3.0) == calibration.sharpness(
+        candidates[1][np.arange(count) != 4], np.delete(labels, 4), 3.0
+    )
+
+
 @pytest.mark.parametrize("count", [3, 99, 100, 400])
 def test_of_equals_the_first_is_chosen(count: int) -> None:
     """Also where rounding makes a later one smaller, and where a worse one comes before them."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedsolve as fs
+from fedsolve.cli.deploy import _show_sites as show_sites
 from tests.runtime.test_cli import Command, figures
 
 
@@ -74,3 +76,59 @@ def test_a_method_below_the_best_constant_answer_is_told_so(command: Command, tm
     )
     done = command("run", "--out", str(tmp_path / "digits"))
     assert "constant answer" not in done.out
+
+
+def late(folder: Path) -> None:
+    """A table with a column of unix milliseconds within one second, which is all that the label depends on."""
+    rng = np.random.default_rng(0)
+    moments, pulses = rng.integers(0, 1000, 300), rng.normal(80, 9, 300).round(1)
+    rows = [
+        f"{1_700_000_000_000 + t},{p},{'late' if t > 500 else 'early'}" for t, p in zip(moments, pulses, strict=True)
+    ]
+    (folder / "late.csv").write_text("\n".join(["time,pulse,label", *rows]) + "\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--quiet"]])
+def test_lost_digits_are_printed_with_the_name_of_the_column(command: Command, tmp_path: Path, more: list[str]) -> None:
+    """0.1.0 said nothing, and the model was worth nothing."""
+    late(tmp_path)
+    options = ["--data", "late.csv", "--clients", "4", "--method", "afl", "--set", "intercept=true", "--out", "out"]
+    done = command("run", *options, *more)
+    assert done.code == 0
+    assert (done.err if more else done.out).count("warning: the digits of feature 'time' were lost") == 1
+    assert "pulse" not in figures(tmp_path / "out")["warnings"][0]
+
+
+def test_lost_digits_are_printed_by_compare_and_by_a_ledger(command: Command, tmp_path: Path) -> None:
+    late(tmp_path)
+    options = [
+        "--data",
+        "late.csv",
+        "--clients",
+        "4",
+        "--methods",
+        "afl",
+        "--set",
+        "afl.intercept=true",
+        "--seeds",
+        "0",
+    ]
+    assert "warning: the digits of feature 'time'" in command("compare", *options, "--out", "cmp").out
+    terms = ["--method", "fedhip", "--set", "intercept=true", "--like", "late.csv"]
+    assert command("ledger", "create", "fed.db", *terms).code == 0
+    assert command("ledger", "invite", "fed.db", "--out", "invitation.st").code == 0
+    site = ["--data", "late.csv", "--client", "a"]
+    assert command("ledger", "contribute", "invitation.st", *site, "--out", "a.st").code == 0
+    assert command("ledger", "add", "fed.db", "a.st").code == 0
+    assert "warning: the digits of feature 'time'" in command("ledger", "solve", "fed.db", "--out", "solved").out
+    own = command("ledger", "personal", "solved/message.safetensors", *site, "--out", "own.safetensors")
+    assert "warning: the model of a is not to be trusted: the digits of feature 'time'" in own.out
+
+
+def test_lost_digits_are_printed_after_a_run_on_sites(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.column_stack([1.7e12 + np.arange(40.0), np.random.default_rng(0).normal(size=40)])
+    federation = fs.Federation.from_arrays({"a": {"train": (x, np.arange(40) // 20)}})
+    with pytest.warns(fs.PrecisionWarning):
+        result = fs.run(fs.AFL(intercept=True), federation)
+    show_sites(result, Path("out"))
+    assert "warning: the digits of feature 0 were lost" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from queue import Empty, Queue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fedsolve import disk
 from fedsolve.deploy.certificates import public_pem
 from fedsolve.deploy.files import read_env, template, write
 from fedsolve.errors import DataError
@@ -74,7 +75,7 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
             raise DataError(f"no SuperLink listens on {host}:{port}; start it with {folder / 'start.sh'}")
         time.sleep(min(1.0, rules.wait))
     out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    disk.private_folder(out.parent)
     environment = _environment(here)
     # What is under way lies in one folder, also at the server app, so that it is gone whatever ends the run.
     scratch_folder = partial(tempfile.TemporaryDirectory, prefix=".fedsolve-", dir=out.parent)

@@ -61,7 +61,6 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     if len(labels) < TOO_FEW:
         return candidates[0]
     rows = np.arange(len(labels))
-    known = np.ones(len(labels), dtype=np.bool_)
 
     def loss(scores: Float) -> tuple[float, Float]:
         """The loss, and that of each sample."""
@@ -78,9 +77,9 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     sums, each = zip(*map(loss, predictions), strict=True)
     losses = np.array(sums)
     if np.isnan(losses).any():
-        known = ~np.isnan(each).any(0)
+        known = np.isfinite(np.array(each)).all(axis=0)
+        if known.sum() < TOO_FEW:
+            return candidates[0]
         losses = np.array([part[known].sum() for part in each])
-    if known.sum() < TOO_FEW:
-        return candidates[0]
     # Rounding must not decide between equals: the first wins.
     return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]
