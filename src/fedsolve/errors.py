@@ -59,7 +59,7 @@ def plain(text: str, longest: int = _LONGEST) -> str:
     shown = text[: longest + 1]
     if not shown.isprintable():
         shown = _CONTROL.sub("", _BREAKS.sub(" ", shown))
-    return shown if len(text) <= longest else shown[:longest] + "..."
+    return shown if len(text) <= longest else shown[: longest - 3] + "..."
 
 
 class _Brief(reprlib.Repr):

@@ -31,6 +31,7 @@ from fedsolve.runtime.client import Request, handle
 from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.inbox import Failure
 from fedsolve.runtime.inprocess import InProcess
+from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION, Description, FileSite, Job, agreed, from_text, respond, to_text
 
 HOSTILE, FEATURES, CLASSES = "ward-b", 6, 3
@@ -464,12 +465,12 @@ def test_a_site_refuses_terms_far_from_its_own_before_it_makes_anything(tmp_path
     """In 0.1.0 a task of 10^8 classes was taken, and its statistics were more than the machine's memory."""
     x, y = federation().clients["ward-a"].train.inputs, federation().clients["ward-a"].train.labels
     np.savez(tmp_path / "a.npz", x=x, y=y)
-    job = Job("fedhip", test=0.0)
+    job = Job("fedhip")
     task = fs.Task(fs.Classes(CLASSES), (FEATURES,))
     many = replace(task, target=fs.Classes(classes))
 
     def asked(task: fs.Task) -> None:
-        site = FileSite("ward-a", str(tmp_path / "a.npz"), tmp_path)
+        site = FileSite("ward-a", str(tmp_path / "a.npz"), tmp_path, policy=Policy(min_class=1))
         respond(site, job, task, Request("update", 1, 0, task.described, {}).write(), "1")
 
     def refused() -> None:

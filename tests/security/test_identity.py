@@ -28,6 +28,7 @@ import fedsolve as fs
 from fedsolve import codec
 from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
+from fedsolve.ledger import entries
 from fedsolve.ledger.store import Ledger
 from fedsolve.runtime import sites
 from fedsolve.runtime.sites import FileSite, Job
@@ -263,7 +264,8 @@ def ledgers(place: Path) -> list[Act]:
         Ledger.create(place / path, fs.AFL(), fs.Task(fs.Classes(2), (3,))).close()
         if change:
             with closing(sqlite3.connect(place / path)) as connection:
-                connection.execute("UPDATE terms SET data = ?", (bytes(codec.encode({}, TERMS | change)),))
+                data = bytes(codec.encode({}, TERMS | change))
+                connection.execute("UPDATE terms SET data = ?, digest = ?", (data, entries.digest(1, data)))
                 connection.commit()
         acts.append(Act("ledger", {"path": path}, ()))
     labels = {"made": "contribution", "client": "a", "space": "torch:evil.pt of (3,)", "method": "evil:Method"}

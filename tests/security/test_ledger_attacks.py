@@ -543,6 +543,7 @@ def test_a_ledger_that_cannot_be_written_is_not_called_damaged(is_folder_writabl
             contribution(ledger.terms, 1).save(path.with_name("a.st"), ledger.terms)
             ledger.add(contribution(ledger.terms, 2))
         before = path.read_bytes()
+        path.with_name("a.st").chmod(0o444)
         path.chmod(0o444)
         Path(folder).chmod(0o777 if is_folder_writable else 0o555)
         done = subprocess.run(

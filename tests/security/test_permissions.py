@@ -120,12 +120,13 @@ def kept_features(home: Path) -> None:
 
 def kept_at_a_site(home: Path) -> None:
     beside = disk.private_folder(home.parent / "data")
-    site = ward(beside, "a", "age,pulse,label", "1,2,well", "3,4,ill", "5,6,ill")
+    rows = [f"{row},{row % 4},{('ill', 'well')[row % 2]}" for row in range(20)]
+    site = ward(beside, "a", "age,pulse,label", *rows)
     site = type(site)(site.name, site.data, home)
     task = site.describe(JOB).task
     method = JOB.create()
     message = method.message(method.init_server(fs.Server(task, 0, np.random.default_rng(0))), "a", "update")
-    sites.respond(site, JOB, task, sites.opening(JOB, task.described, message), "run-1")
+    sites.respond(site, JOB, task, sites.opening(JOB, task.described, message), "1")
 
 
 @pytest.mark.parametrize("keep", [kept_checkpoint, kept_ledger, kept_features, kept_at_a_site])
