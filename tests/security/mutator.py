@@ -102,7 +102,7 @@ def _truncate(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes
 def _word(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
     """An extreme integer in place of 1, 2, 4 or 8 bytes."""
     at, size = _place(data, rng), rng.choice((1, 2, 4, 8))
-    word = (rng.choice(WORDS) % 2 ** (8 * size)).to_bytes(size, rng.choice(("little", "big")))
+    word = (rng.choice(WORDS) % (1 << 8 * size)).to_bytes(size, rng.choice(("little", "big")))
     return data[:at] + word + data[at + size :]
 
 

@@ -27,7 +27,7 @@ STRANGE = ("ward $A_$", "x^{2", "\\frac{", "a_b_c", "{}", "$$", "<b>&", "100 %",
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result of three clients."""
     rng = np.random.default_rng(0)
-    wards = {
+    wards: dict[str, Any] = {
         name: {"train": (rng.normal(size=(9, 2)), np.arange(9) % 2), "test": (rng.normal(size=(4, 2)), [0, 1, 0, 1])}
         for name in ("a", "b", "c")
     }
@@ -205,7 +205,7 @@ def test_plots_show_names_as_they_are(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rng = np.random.default_rng(0)
     names = [name for name in STRANGE if "\\" not in name and name != "100 %"] + ["100 %"]
-    wards = {
+    wards: dict[str, Any] = {
         name: {"train": (rng.normal(size=(9, 2)), np.arange(9) % 2), "test": (rng.normal(size=(4, 2)), [0, 1, 0, 1])}
         for name in names
     }
