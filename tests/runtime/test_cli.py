@@ -331,7 +331,8 @@ def test_the_settings_of_a_result_give_the_same_figures_again(
 ) -> None:
     samples(tmp_path)
     assert command("run", "--quiet", "--out", "one", *options).code == 0
-    assert command("run", "--quiet", "--out", "two", "--config", "one/result.json").code == 0
+    files = options[:2] if "d.npz" in options else ()  # what a result names is given again
+    assert command("run", "--quiet", "--out", "two", "--config", "one/result.json", *files).code == 0
     assert figures(tmp_path / "one") == figures(tmp_path / "two")
 
 

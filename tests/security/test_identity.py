@@ -334,6 +334,8 @@ def others(place: Path) -> list[Act]:
     write_trained(place)
     write_onnx(place / "other.onnx", seed=1)
     write_onnx(place / "other.pt", seed=2)
+    job = Job("afl", features=f"onnx:{place / 'net.onnx'},{NORMAL}{CHAIN}").identified()
+    task = fs.Task(fs.Classes(2), (8, 8, 3), Elsewhere(job.features, job.identity, (7,)))
     model, invitation, data = {"path": "m.safetensors"}, {"path": "i.safetensors"}, {"data": "p.npz"}
     other = {"features": f"onnx:other.onnx,{NORMAL}{CHAIN}"}
     given = ("m.safetensors", "i.safetensors", "other.onnx")
@@ -347,6 +349,7 @@ def others(place: Path) -> list[Act]:
         Act("predict", model | data | {"features": f"torch:other.pt,{NORMAL}{CHAIN}"}, ("m.safetensors", "other.pt")),
         Act("predict", model | data | {"features": f"hf:evil{CHAIN}"}, ("m.safetensors", "evil/config.json")),
         Act("predict", model | data | {"features": f"onnx:net.onnx,{NORMAL}"}, ("m.safetensors", "net.onnx")),
+        Act("answer", {"job": sites.to_text(job), "task": task.to_text()} | data | other, ("p.npz", "other.onnx")),
     ]
 
 
@@ -494,8 +497,10 @@ def test_a_site_opens_the_network_that_it_names_itself_if_it_is_the_jobs(trained
     with pytest.raises(fs.DataError, match=r"not opened because .* FEATURES in its site\.env"):
         replace(site, features="").describe(job)
     wrong = replace(site, features=f"onnx:{write_onnx(trained / 'wrong.onnx', seed=1)},{NORMAL}")
-    with pytest.raises(fs.DataError, match=r"weights \w+ here, weights \w+ there"):
-        wrong.describe(job)
+    with pytest.raises(fs.DataError, match=r"site 'a' has other features than the rest: weights \w+.* here, weights"):
+        sites.agree({"a": wrong.describe(job)}, job)
+    with pytest.raises(fs.DataError, match=r"the features here are not the federation's: weights \w+.* here, weights"):
+        wrong.client(job, fs.Task.from_text(sites.shared_text(site.describe(job).task, job)))
     assert replace(site, features="").describe(Job("afl", features="unit").identified()).task.shape == (192,)
 
 

@@ -258,7 +258,8 @@ def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -
     'torch; weights 3f'
     """
     if local:
-        _check_seal(local, features.identity)
+        if not matches(local, features.identity):
+            raise _other(seal(local), _begun(features.identity))
         return parse(local)
     if opens(features.identity):
         return features
@@ -278,15 +279,25 @@ def opens(text: str) -> bool:
     return any(map(_is_network, _parts(text)))
 
 
-def _check_seal(local: str, identity: str) -> None:
-    """Refuse a specification whose maps or weights are not those of an identity; files are read for their digest only.
+def seal(text: str) -> str:
+    """The identity of a specification as far as it is known before a network is opened: files are read for a digest."""
+    return "+".join(backbone.seal(part) if _is_network(part) else _plain(part).identity for part in _parts(text))
+
+
+def matches(local: str, identity: str) -> bool:
+    """Whether the maps and weights of a specification are those of an identity, before anything is opened.
 
     How pictures are prepared is known when the network is open, and is compared with the rest of the identity then.
+
+    >>> matches("unit+random:8", "unit+random:8,relu,0"), matches("unit", "ones")
+    (True, False)
     """
-    here = [backbone.seal(part) if _is_network(part) else _plain(part).identity for part in _parts(local)]
-    there = ["; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in _parts(identity)]
-    if here != there:
-        raise _other("+".join(here), "+".join(there))
+    return seal(local) == _begun(identity)
+
+
+def _begun(identity: str) -> str:
+    """As much of an identity as `seal` knows."""
+    return "+".join("; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in _parts(identity))
 
 
 def _other(here: str, there: str) -> DataError:

@@ -261,8 +261,13 @@ class FileSite:
         return methods.restored(job.method, job.set, model=self.model)
 
     def _features(self, job: Job) -> maps.FeatureMap:
-        """The map of the site's own setting, which must be the job's; else the job's, if that takes words alone."""
+        """The map of the site's own setting, else the job's, if that takes words alone.
+
+        One of the site's own that is not the job's is told by its identity, for the server to see, and is not opened.
+        """
         told = Elsewhere(job.features, job.identity or job.features, ())
+        if self.features and not maps.matches(self.features, told.identity):
+            return Elsewhere(self.features, maps.seal(self.features), ())
         features = maps.from_words(told, self._table.raw, self.features)
         if features is told:
             raise DataError(f"{told.refusal()}; a site says it with FEATURES in its site.env")
