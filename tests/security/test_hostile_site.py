@@ -389,7 +389,7 @@ def named(outcome: Outcome) -> str:
 
 @pytest.mark.parametrize("mode", list(REPLIES))
 def test_a_hostile_reply_costs_nobody_else_anything(mode: str) -> None:
-    """Of these, 0.1.0 added up moments that no samples have, and ended the run at a dozen others."""
+    """Before, moments that no samples have were added up, and others of these ended the run."""
     name, spoil = REPLIES[mode]
     found = ended(METHODS[name], Hostile(METHODS[name], federation(), "update", spoil))
     named(found.outcome)
@@ -561,7 +561,7 @@ def test_every_hostile_site_among_flowers_apps_costs_nobody_else_anything(tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("size", [3e38, 1e30])
 def test_networks_whose_sum_would_not_be_finite_are_refused(size: float) -> None:
-    """Each is finite, the sum of two is not: 0.1.0 went on with a network of infinities."""
+    """Each is finite; a sum of some of them, or its square, would not be."""
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedsolve[torch]'")
 
     def spoil(reply: dict[str, Any], head: dict[str, Any]) -> Bytes:
@@ -627,7 +627,7 @@ class Diverges(fs.AFL):
 
 
 def test_a_state_that_is_not_finite_stops_the_run_with_the_largest_replies_named() -> None:
-    """0.1.0 wrote such a state, or ended in a traceback of its JSON writer."""
+    """Nobody looked at the state before it was saved."""
     transport = InProcess(Diverges(), federation())
     sizes = {
         name: float(np.square(client.train.inputs).sum(axis=0).max()) for name, client in federation().clients.items()
