@@ -260,6 +260,9 @@ TALLIES: dict[str, Spoil] = {
     "a choice infinite": tallied(chosen__alpha=np.inf),
     "a choice of a thousand": tallied(chosen__alpha=np.ones(1000)),
     "choices without end": all_chosen,
+    "unsure of a feature below zero": tallied(unsure=[-1]),
+    "unsure of half a feature": tallied(unsure=[0.5]),
+    "unsure without end": tallied(unsure=np.arange(100_000)),
     "nothing counted": nothing_counted,
     "a baseline not a number": tallied(baseline__brier=np.nan),
 }

@@ -29,6 +29,7 @@ LARGEST = {"<f8": 1e150, "<f4": 1e15}
 """The largest number that a client elsewhere may send, by type: sums over all clients, and squares of these, stay
 finite. Features up to 1e75 have moments within it."""
 LONGEST_TIME = 1e9  # seconds that a client may say it took: thirty years
+MOST_UNSURE = 2**16  # features that a client's model may be unsure of: each stands in a result
 MOST_CHOSEN = 1000  # settings that may be chosen for a client
 
 
@@ -277,8 +278,8 @@ def _unsure(answer: Arrays) -> tuple[int, ...]:
     if "unsure" not in answer:
         return ()
     features = answer["unsure"]
-    if features.dtype != np.int64 or features.ndim != 1 or not (features >= 0).all():
-        raise ValueError(f"features by number; got {features.dtype}{list(features.shape)}")
+    if features.dtype != np.int64 or features.ndim != 1 or features.size > MOST_UNSURE or not (features >= 0).all():
+        raise ValueError(f"wanted features by number; got {features.dtype}{list(features.shape)}")
     return tuple(features.tolist())
 
 
