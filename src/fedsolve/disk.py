@@ -67,6 +67,18 @@ def create(path: Path, data: bytes | memoryview) -> None:
 # --- folders ---
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file that its owner alone can read, and wait until it is on the disk."""
+    private_folder(path.parent)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
 def private_folder(path: Path) -> Path:
     """Make a folder, and those above it, for their owner alone; folders that are there stay as they are."""
     try:

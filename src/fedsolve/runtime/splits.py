@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsolve import disk
 from fedsolve.data.table import Table
 from fedsolve.errors import DataError
-from fedsolve.runtime.audit import append
 from fedsolve.runtime.policy import Policy, Refusal
 
 Digests = NDArray[np.uint64]  # of rows, sorted
@@ -101,7 +101,7 @@ def admit(state: Path, split: Split, policy: Policy) -> None:
                 f"line {number}: {distance} rows differ",
             )
     if not known:
-        append(path, split.line())
+        disk.append_line(path, split.line())
 
 
 def _read(path: Path) -> list[Split]:
