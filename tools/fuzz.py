@@ -154,7 +154,8 @@ def show(outcomes: dict[str, Outcome], seconds: float) -> None:
         print(f"{each.target:<14}{figures}{1000 * each.slowest:>7.0f} ms{each.memory / MEGABYTE:>7.1f} MB")
     total = sum(each.inputs for each in outcomes.values())
     faults = [fault for each in outcomes.values() for fault in each.faults]
-    print(f"{total:,} inputs in {seconds:.0f} s: {len(faults) or 'no'} break the rule")
+    verdict = f"{len(faults)} break the rule" if faults else "none breaks the rule"
+    print(f"{total:,} inputs in {seconds:.0f} s: {verdict}")
     for fault in faults:
         print(fault)
 

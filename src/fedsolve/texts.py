@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 from fedsolve.errors import DataError, brief, plain
@@ -42,8 +43,7 @@ def read_json(text: str | bytes, source: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"{brief(twice)} stands twice in one object")
     return values
 

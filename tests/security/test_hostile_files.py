@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,16 @@ def test_numbers_that_no_class_has_are_refused_in_a_sentence(tmp_path: Path, lab
 def test_one_long_label_does_not_make_all_of_them_long(tmp_path: Path) -> None:
     path = csv(tmp_path / "a.csv", *["ill"] * 10_000, "x" * 100_000)
     assert "the label in row 10000 has 100000 characters" in str(frugal(lambda: read_columns(path)))
+
+
+def test_many_columns_are_read_in_their_time(tmp_path: Path) -> None:
+    """Each column was looked for among all others: 100,000 of them took a minute."""
+    path, count = tmp_path / "a.csv", 30_000
+    path.write_text(",".join(f"c{n}" for n in range(count)) + ",y\n" + "1," * count + "0\n")
+    features = [f"c{n}" for n in range(count)]
+    started = time.process_time()
+    assert read_columns(path)["x"].shape == read_columns(path, features)["x"].shape == (1, count)
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("column", ["\x1b[31mred", "a\u202eb", "x" * 1000])

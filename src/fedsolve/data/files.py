@@ -153,12 +153,13 @@ def _csv_columns(file: TextIO, source: str, features: Sequence[str]) -> dict[str
     reader = csv.reader(file)
     header = [name.strip() for name in next(reader, [])]
     columns = _columns(header, source, features)
-    places = [header.index(name) for name in columns["x"]]
+    order = {name: place for place, name in enumerate(header)}
+    places = [order[name] for name in columns["x"]]
     numbers = _fields(places)
     names = {key: columns[key][0] for key in ("y", "client") if columns[key]}
     names |= {f"{OTHER}/{name}": name for name in columns[OTHER]}
     texts: dict[str, list[str]] = {key: [] for key in names}
-    text_places = [(header.index(names[key]), cells) for key, cells in texts.items()]
+    text_places = [(order[names[key]], cells) for key, cells in texts.items()]
     values, fault, rows = array("d"), "", 0
     for row in reader:
         if not row:
@@ -280,8 +281,9 @@ def _columns(names: list[str], source: str, features: Sequence[str]) -> dict[str
     if len(label) > 1:
         raise DataError(f"{source} has columns {' and '.join(label)}; which is the label? Leave one out")
     if features:
-        missing = [name for name in features if name not in names]
-        others = [name for name in names if name not in (*features, *label)]
+        present, taken = set(names), {*features, *label}
+        missing = [name for name in features if name not in present]
+        others = [name for name in names if name not in taken]
         if missing:
             besides = [name for name in others if name != "client"]
             said = f" and has {', '.join(besides)} besides" if besides else ""  # one of them may be it, misspelt
