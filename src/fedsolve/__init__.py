@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import ParameterError as ParameterError
     from fedsolve.errors import PrecisionWarning as PrecisionWarning
     from fedsolve.errors import SingularError as SingularError
+    from fedsolve.errors import StorageError as StorageError
     from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Method as Method
     from fedsolve.method import Personal as Personal
@@ -75,7 +76,14 @@ _HOMES = {
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
     "fedsolve.data.task": ("Classes", "Task"),
-    "fedsolve.errors": ("DataError", "FedsolveError", "ParameterError", "PrecisionWarning", "SingularError"),
+    "fedsolve.errors": (
+        "DataError",
+        "FedsolveError",
+        "ParameterError",
+        "PrecisionWarning",
+        "SingularError",
+        "StorageError",
+    ),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),
     "fedsolve.methods": ("create",),

@@ -156,18 +156,17 @@ def test_a_class_without_samples_has_no_sums() -> None:
 # --- whatever the units ---
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e-150, 1e-75, 1.0, 1e75, 1e150])
+@pytest.mark.parametrize("scale", [1e-150, 1e-75, 1.0, 1e75, 1e150])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_samples_in_any_units_pass(scale: float, intercept: bool) -> None:
-    """Squares of small features vanish, those of large ones are near the end of float64: samples have them all."""
+    """Squares of large features are near the end of float64, those of small ones near its beginning."""
     rng = np.random.default_rng(3)
     x, y = scale * rng.normal(size=(40, 4)), rng.integers(3, size=40)
     sent = fs.Moments.of(x, y, classes=3, intercept=intercept).arrays()
     ones = 4 if intercept else None
     with np.errstate(all="raise", under="ignore"):
         assert census.glance(sent, ones=ones)[0].count == 40
-        if scale >= 1e-150:  # below, F'F has lost what F'Y still says, and a solve shows it
-            assert census.examine(sent, ones=ones) == Census(samples=40, classes=3)
+        assert census.examine(sent, ones=ones) == Census(samples=40, classes=3)
 
 
 def test_no_samples_have_no_moments() -> None:
