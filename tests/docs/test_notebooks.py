@@ -14,9 +14,11 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def texts(notebook: Any) -> list[str]:
-    """All that the cells print or answer, as text; figures are known by their size alone."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [output["text"] if "text" in output else output["data"]["text/plain"] for output in outputs]
+    """What each cell prints and answers, as text, in however many pieces; figures are known by their size alone."""
+    outputs = [cell.get("outputs", []) for cell in notebook.cells]
+    return [
+        "".join(each["text"] if "text" in each else each["data"]["text/plain"] for each in cell) for cell in outputs
+    ]
 
 
 def test_there_are_notebooks() -> None:
