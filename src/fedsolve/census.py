@@ -98,13 +98,11 @@ def _ones(moments: Moments, diagonal: Float, ones: int) -> Float:
     return counts
 
 
-def _bounds(moments: Moments, squares: Float, counts: Float | None, ones: int | None, bound: float | None) -> None:
+def _bounds(moments: Moments, diagonal: Float, counts: Float | None, ones: int | None, bound: float | None) -> None:
     """Lengths: |F'Y e_c| <= n_c B and tr F'F <= n B^2; and always |F'Y|_jc <= sqrt(n_c (F'F)_jj)."""
     n, sums = float(moments.count), moments.cross
-    roots = np.sqrt(squares)
-    largest = np.sqrt((1 + EXPLAINED) * (n if counts is None else counts))
-    fits = np.abs(sums) <= (largest * roots[:, None] + n * VANISHING)
     if bound is not None:
+        squares = diagonal
         if ones is not None:
             squares, sums = np.delete(squares, ones), np.delete(sums, ones, axis=0)
         length = np.sqrt(squares.sum() / max(n, 1.0))
@@ -115,8 +113,22 @@ def _bounds(moments: Moments, squares: Float, counts: Float | None, ones: int | 
         per_class = n if counts is None else counts
         if not (np.linalg.norm(sums, axis=0) <= per_class * bound * (1 + EXACT)).all():
             raise DataError(f"its class sums are longer than samples within the declared bound {bound:g} allow")
-    if not fits.all():
+    if not (_short(moments, diagonal) if counts is None else _fits(moments, diagonal, counts)):
         raise DataError("its F'Y is larger than its F'F and its counts allow")
+
+
+def _short(moments: Moments, squares: Float) -> bool:
+    """Whether sum_c (F'Y)_jc^2 <= n (F'F)_jj, which follows class by class; in one pass, unless that is out of range."""
+    with np.errstate(over="ignore", under="ignore"):
+        lengths = np.einsum("jc,jc->j", moments.cross, moments.cross)
+        is_short = bool((lengths <= (1 + EXPLAINED) * moments.count * squares).all())
+    return is_short or _fits(moments, squares, np.full(moments.targets, float(moments.count)))
+
+
+def _fits(moments: Moments, squares: Float, counts: Float) -> bool:
+    """Whether |F'Y|_jc <= sqrt(n_c (F'F)_jj), whatever the units."""
+    largest = np.sqrt((1 + EXPLAINED) * counts) * np.sqrt(squares)[:, None] + moments.count * VANISHING
+    return bool((np.abs(moments.cross) <= largest).all())
 
 
 def _explained(moments: Moments, factor: Float, counts: Float | None, present: NDArray[np.bool_]) -> None:

@@ -278,6 +278,8 @@ def _class_numbers(labels: Array, classes: int | None) -> NDArray[Any]:
 def _refuse_underflow(rows: Array, diagonal: Float) -> None:
     """Refuse a feature whose squares vanish though it does not. Only sums below the normal numbers are looked at."""
     small = np.flatnonzero(diagonal[: rows.shape[1]] < SMALLEST)
+    if not small.size:
+        return
     sizes = np.abs(rows[:, small]).max(0, initial=0.0)
     if sizes.any():
         place = int(np.argmax(sizes > 0))
