@@ -118,7 +118,7 @@ def _bounds(moments: Moments, diagonal: Float, counts: Float | None, ones: int |
 
 
 def _short(moments: Moments, squares: Float) -> bool:
-    """Whether sum_c (F'Y)_jc^2 <= n (F'F)_jj, which follows class by class; in one pass, unless that is out of range."""
+    """Whether sum_c (F'Y)_jc^2 <= n (F'F)_jj, as it follows class by class; one pass, unless that leaves the range."""
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.einsum("jc,jc->j", moments.cross, moments.cross)
         is_short = bool((lengths <= (1 + EXPLAINED) * moments.count * squares).all())

@@ -99,7 +99,8 @@ def test_lost_digits_are_printed_with_the_name_of_the_column(command: Command, t
     assert "pulse" not in figures(tmp_path / "out")["warnings"][0]
 
 
-def test_lost_digits_are_printed_by_compare_and_by_a_ledger(command: Command, tmp_path: Path) -> None:
+def test_lost_digits_are_printed_by_compare(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="compare needs it for its page")
     late(tmp_path)
     options = [
         "--data",
@@ -114,6 +115,10 @@ def test_lost_digits_are_printed_by_compare_and_by_a_ledger(command: Command, tm
         "0",
     ]
     assert "warning: the digits of feature 'time'" in command("compare", *options, "--out", "cmp").out
+
+
+def test_lost_digits_are_printed_by_a_ledger(command: Command, tmp_path: Path) -> None:
+    late(tmp_path)
     terms = ["--method", "fedhip", "--set", "intercept=true", "--like", "late.csv"]
     assert command("ledger", "create", "fed.db", *terms).code == 0
     assert command("ledger", "invite", "fed.db", "--out", "invitation.st").code == 0

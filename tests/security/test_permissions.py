@@ -153,6 +153,7 @@ def test_an_exported_model_is_public_by_intent(tmp_path: Path, mask: int) -> Non
 
 
 def test_a_federation_s_folders_are_its_owner_s_and_certificates_are_public(tmp_path: Path, mask: int) -> None:
+    pytest.importorskip("cryptography")
     deploy = pytest.importorskip("fedsolve.deploy")
     deploy.init(tmp_path / "trial", ["ward-a"], "fed.example.org:443")
     paths = list((tmp_path / "trial").rglob("*"))
