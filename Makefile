@@ -36,7 +36,7 @@ test-bare: $(BARE)/ready
 
 # With the oldest versions of what is required, and nothing that is optional.
 test-oldest: $(OLDEST)/ready
-	$(ONE_THREAD) $(OLDEST)/bin/python -m pytest -m "not long" $(SIDE_BY_SIDE) tests/core tests/contract tests/methods tests/runtime/test_cli.py
+	$(ONE_THREAD) $(OLDEST)/bin/python -m pytest -m "not long" $(SIDE_BY_SIDE) tests/core tests/contract tests/methods tests/security tests/runtime/test_cli.py
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .

@@ -487,6 +487,7 @@ def test_a_failed_create_leaves_no_file(tmp_path: Path, room: int) -> None:
     Ledger.create(path, fs.AFL(), TASK).close()
 
 
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # interrupted before it is entered
 def test_an_interrupted_create_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
 
