@@ -192,7 +192,7 @@ def sentences(
         told.append(
             f"the digits of {_named(features[offset], names, kind)} were lost: {whose} lie around {means[first]:.3g} "
             f"and differ by about {spreads[first]:.2g} or less, too little beside that for sums of squares in float64; "
-            f"subtract a common number first, or leave {'them' if many else 'it'} out"
+            f"subtract a common number first, as --features standardise does, or leave {'them' if many else 'it'} out"
         )
     if not offset.all():
         rest = features[~offset]

@@ -35,7 +35,12 @@ def trained(features: str, method: fs.Method) -> tuple[fs.Model, np.ndarray]:
 ACTS = [f"random:40,{name},3" for name in maps.ACTIVATIONS]
 
 
-@pytest.mark.parametrize("features", ["identity", "unit", "ones", "unit+ones", "unit+random:30,tanh+ones", *ACTS])
+CENTRED = f"standardise:{','.join(f'{place / 7!r}/{1.5 + place!r}' for place in range(64))}"
+
+
+@pytest.mark.parametrize(
+    "features", ["identity", "unit", "ones", "unit+ones", "unit+random:30,tanh+ones", CENTRED, f"{CENTRED}+unit", *ACTS]
+)
 def test_onnx_gives_the_same_scores(features: str, tmp_path: Path) -> None:
     model, x = trained(features, fs.FedHiP(intercept=features != "ones"))
     x = np.concatenate([x, np.zeros((1, 64))])

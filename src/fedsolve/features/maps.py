@@ -22,7 +22,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import DataError, ParameterError, unknown
-from fedsolve.features import backbone
+from fedsolve.features import backbone, standard
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
@@ -234,7 +234,7 @@ def _unit(inputs: Array) -> Float:
     return rows / np.where(length > 0, length, 1.0)
 
 
-_NAMES = ("identity", "unit", "ones", "random", *backbone.NAMES)
+_NAMES = ("identity", "unit", "ones", "random", standard.NAME, *backbone.NAMES)
 _JOINT = re.compile(r"\+(?=[a-z])")
 _JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,;+]|$))")  # a + inside a path is no joint
 
@@ -330,6 +330,13 @@ def _plain(text: str) -> FeatureMap:
         raise unknown("feature map", name, _NAMES)
     if name == "random":
         return _parse_random(text, argument)
+    if name == standard.NAME:
+        if not argument:
+            raise ParameterError(
+                "standardise is fitted by `fedsolve run` and `compare`, where it stands first; elsewhere give the "
+                "fitted map, standardise:ORIGIN/SCALE,..., as the features of a model of such a run are written"
+            )
+        return standard.Standardise.read(argument)
     if colon:
         raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
     return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()

@@ -15,6 +15,7 @@ from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.backbone import Backbone
 from fedsolve.features.elsewhere import Elsewhere
+from fedsolve.features.standard import Standardise
 from fedsolve.model import Model, load_model
 from fedsolve.study.linear import linear_map
 
@@ -120,6 +121,9 @@ class _Graph:
         elif isinstance(each, maps.RandomProjection):
             matrix = maps.projection(each, int(np.prod(shape)))
             last = ACTIVATIONS[each.activation](self, self.node("MatMul", self._unit(last), self.constant(matrix)))
+        elif isinstance(each, Standardise):
+            centred = self.node("Sub", last, self.constant(np.array(each.origin)))
+            last = self.node("Div", centred, self.constant(np.array(each.scale)))
         elif not isinstance(each, maps.Identity):
             raise DataError(f"the feature map {each} has no form in ONNX")
         return last, each.shape(shape)

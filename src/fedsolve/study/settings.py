@@ -123,7 +123,8 @@ class Settings:
     features: str = _setting(
         "identity",
         TEXT,
-        "The feature map, the same for all clients: identity (the default), unit, ones, "
+        "The feature map, the same for all clients: identity (the default), standardise (about the federation's "
+        "means, over its deviations), unit, ones, "
         "random:SIZE,ACTIVATION,SEED; for pictures a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
         "efficientnet-lite0; or several joined by +.",
     )
