@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import fedsolve as fs
 from fedsolve.runtime.policy import Policy
@@ -35,8 +36,12 @@ def test_sites_take_the_words_of_a_fitted_map(tmp_path: Path) -> None:
     """The origin may be a public number; what sites then send has kept its digits."""
     x, y = moments_of_time()
     np.savez(tmp_path / "late.npz", x=x, y=y)
-    site = FileSite("a", str(tmp_path / "late.npz"), tmp_path / "state", policy=Policy(test=0.0))
-    job = Job("afl", {"intercept": True}, "standardise:1.7e12/1000,0/1").identified()
+    words = "standardise:1.7e12/1000,0/1"
+    job = Job("afl", {"intercept": True}, words).identified()
+    place, rules = tmp_path / "state", Policy(test=0.0)
+    with pytest.raises(fs.DataError, match="the site's own word"):
+        FileSite("a", str(tmp_path / "late.npz"), place, policy=rules).describe(job)
+    site = FileSite("a", str(tmp_path / "late.npz"), place, features=words, policy=rules)
     task = site.describe(job).task
     _, client = site.client(job, task)
     wanted = (x - [1.7e12, 0.0]) / [1000.0, 1.0]

@@ -27,7 +27,7 @@ from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError, plain, unknown
-from fedsolve.features import maps
+from fedsolve.features import maps, standard
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
@@ -264,6 +264,7 @@ class FileSite:
         """The map of the site's own setting, else the job's, if that takes words alone.
 
         One of the site's own that is not the job's is told by its identity, for the server to see, and is not opened.
+        Origins and scales are the site's to name: who chooses them chooses thresholds, and so whom they single out.
         """
         told = Elsewhere(job.features, job.identity or job.features, ())
         if self.features and not maps.matches(self.features, told.identity):
@@ -271,6 +272,8 @@ class FileSite:
         features = maps.from_words(told, self._table.raw, self.features)
         if features is told:
             raise DataError(f"{told.refusal()}; a site says it with FEATURES in its site.env")
+        if standard.NAME in job.features and not self.features:
+            raise DataError("origins and scales must be the site's own word, too: FEATURES in its site.env says them")
         return features
 
     def _rows(self, job: Job) -> Table:
