@@ -246,7 +246,7 @@ def random_kills(home: Path, kills: int, seed: int) -> None:
 
     def go_on() -> None:
         if (resumed / CHECKPOINT).is_file():
-            command("run", "--resume", "--out", str(resumed), "--quiet")
+            command("run", "--resume", "--data", str(data), "--out", str(resumed), "--quiet")
         else:
             command("run", *split, *layered, "--no-alone", "--quiet", "--out", str(resumed))
 
