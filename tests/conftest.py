@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,13 @@ def real_data() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """The content of a result.json without its digest, to be changed and written again as anybody might."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    content.pop("digest", None)
+    return content
 
 
 def numbers(table: fs.Table) -> np.ndarray:

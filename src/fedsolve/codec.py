@@ -8,6 +8,7 @@ compare the two.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ _DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
 _TAGS = {dtype: name for name, dtype in _DTYPES.items()}
 _LARGEST_HEADER = 100_000_000  # the format's own limit
 _CACHED_HEADER = 8_192  # larger ones are parsed anew: a stranger's headers fill the cache with a few MB at most
+_SEAL = "content-digest"  # the name of its digest among the metadata
 _ROOM = 1024  # bytes that `allot` leaves for a header
 
 
@@ -174,15 +176,32 @@ def _allotted(arrays: Arrays, places: Sequence[_Place]) -> Array | None:
     return data if data.flags.writeable else None
 
 
+def sealed(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> memoryview:
+    """As `encode`, for a file: with a digest of arrays and metadata beside them, which `read_file` looks at."""
+    texts = dict(metadata or {})
+    return encode(arrays, {**texts, _SEAL: _digest(arrays, texts)})
+
+
+def _digest(arrays: Arrays, texts: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(repr((layout(arrays), sorted(texts.items()))).encode(), digest_size=16)
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
 def write_file(path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a file that is there whole or not at all, for its owner alone."""
-    disk.write_bytes(path, encode(arrays, metadata))
+    """Write a sealed file that is there whole or not at all, for its owner alone."""
+    disk.write_bytes(path, sealed(arrays, metadata))
 
 
 def read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Arrays and metadata of a file."""
+    """Arrays and metadata of a file; refused where it has a seal and is not what was sealed."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    return read(data, str(path))
+    arrays, texts = read(data, str(path))
+    seal = texts.pop(_SEAL, None)  # files of 0.1.0 have none
+    if seal is not None and seal != _digest(arrays, texts):
+        raise DataError(f"{path} is damaged: its content is not what was written; put a copy in its place")
+    return arrays, texts

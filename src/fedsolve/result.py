@@ -19,7 +19,7 @@ from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
-from fedsolve.resultfile import FORMATS, read_result
+from fedsolve.resultfile import FORMATS, digest, read_result
 
 FORMAT = 2
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
@@ -282,13 +282,14 @@ class Result:
             raise DataError(
                 f"{directory} exists and is not a result of fedsolve; name another place, or remove it first"
             )
-        text = json.dumps(self.json(), indent=1, allow_nan=False)
+        content = self.json()
+        text = json.dumps({**content, "digest": digest(content)}, indent=1, allow_nan=False)
         with disk.replacing(place) as folder:
             (folder / "models").mkdir(0o700)
             shared = {} if self.shared is None else {"global": self.shared}
             for name, model in itertools.chain(self.models.items(), shared.items()):
-                disk.create(folder / "models" / f"{name}.safetensors", codec.encode(model.arrays, model.metadata()))
-            disk.create(folder / "state.safetensors", codec.encode(self.state))
+                disk.create(folder / "models" / f"{name}.safetensors", codec.sealed(model.arrays, model.metadata()))
+            disk.create(folder / "state.safetensors", codec.sealed(self.state))
             disk.create(folder / "result.json", text.encode() + b"\n")
         return place
 

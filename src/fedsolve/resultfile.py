@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -21,9 +23,21 @@ Form: TypeAlias = Callable[[Any, str], None]
 """Refuses a value that has another form, by where it stands."""
 
 
+def digest(content: Mapping[str, Any]) -> str:
+    """The digest of a result.json without its own entry "digest", however it is laid out."""
+    text = json.dumps({name: value for name, value in content.items() if name != "digest"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def read_result(path: Path) -> dict[str, Any]:
     """The content of a result.json; a DataError names the file and the part that is wrong."""
-    return _read(path, _RESULT, formats=FORMATS)
+    content = _read(path, _RESULT, formats=FORMATS)
+    if content.pop("digest", None) not in (None, digest(content)):  # results of 0.1.0 have none
+        raise DataError(
+            f"{path} is damaged: its content is not what was written; put a copy in its place, or take its entry "
+            '"digest" out if you changed it on purpose'
+        )
+    return content
 
 
 def read_failure(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedsolve.data.federation import Federation
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
 from fedsolve.result import ClientResult, Result, Spread, spreads
+from tests.conftest import unsealed
 
 
 def federation(seed: int = 0, *, test: bool = True, names: tuple[str, ...] = ("a", "b", "c")) -> Federation:
@@ -68,7 +69,7 @@ def test_a_model_file_holds_weight_and_all_it_takes_to_predict(tmp_path: Path, m
     with safetensors.safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         assert file.get_tensor("weight").shape == (5, 3)  # features x classes
         metadata = file.metadata()
-    assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task"}
+    assert set(metadata) == {"fedsolve", "method", "settings", "owner", "task", "content-digest"}
     assert metadata["fedsolve"] == "2"
     assert metadata["method"] == "fedhip"
     assert json.loads(metadata["task"]) == {
@@ -350,7 +351,7 @@ def test_probabilities_of_methods_sum_to_one_and_agree_with_the_answer(result: R
 def test_a_result_of_format_1_still_loads(tmp_path: Path, result: Result) -> None:
     """As version 0.1 wrote it: accuracies as plain numbers, and nothing of what format 2 adds."""
     folder = result.save(tmp_path / "out")
-    entry = json.loads((folder / "result.json").read_text())
+    entry = unsealed(folder / "result.json")
     for name in ("task", "metrics", "baseline", "confusion", "privacy"):
         del entry[name]
     for client in entry["clients"].values():
@@ -376,6 +377,7 @@ def test_result_json_has_the_fields_of_the_design(tmp_path: Path, result: Result
     assert set(found) - {"server"} == {  # server: its figures, beyond the design
         "format", "method", "settings", "clients", "accuracy", "rounds", "bytes", "seconds", "history", "versions",
         "data", "task", "metrics", "baseline", "confusion", "privacy", "warnings",
+        "digest",
     }  # fmt: skip
     assert found["format"] == 2
     assert found["task"] == {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]}

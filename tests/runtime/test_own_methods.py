@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from tests.conftest import unsealed
 from tests.runtime.test_cli import Command, figures
 
 OWN = '''
@@ -165,7 +166,7 @@ def test_a_method_that_only_a_file_names_is_not_imported(command: Command, tmp_p
     result = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3))
     result.save(tmp_path / "out")
     path = tmp_path / "out" / "result.json"
-    stored = json.loads(path.read_text())
+    stored = unsealed(path)
     stored["settings"] |= {"method": "evil:Method", "data": "digits"}
     path.write_text(json.dumps(stored))
     pytest.importorskip("matplotlib")

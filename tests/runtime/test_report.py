@@ -23,6 +23,7 @@ from fedsolve.errors import DataError, FedsolveError
 from fedsolve.report import plots
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
+from tests.conftest import unsealed
 
 SMALL = Settings(data="digits", clients=6, partition="dirichlet:0.3")
 matplotlib = pytest.importorskip("matplotlib")
@@ -115,7 +116,7 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     compare.compare(runs, whole, nothing)
     for name in ("local-0", "afl-0", "fedhip-0"):
-        first, second = (json.loads((folder / name / "result.json").read_text()) for folder in (tmp_path, whole))
+        first, second = (unsealed(folder / name / "result.json") for folder in (tmp_path, whole))
         assert {**first, "seconds": 0, "history": 0} == {**second, "seconds": 0, "history": 0}
 
 

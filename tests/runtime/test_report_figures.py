@@ -19,6 +19,7 @@ from fedsolve.errors import DataError, ParameterError
 from fedsolve.report import plots
 from fedsolve.study import experiment
 from fedsolve.study.experiment import Settings
+from tests.conftest import unsealed
 
 pytest.importorskip("matplotlib")
 
@@ -56,7 +57,7 @@ def write(folder: Path, content: Mapping[str, Any]) -> Path:
 
 def change(folder: Path, **top: Any) -> None:
     path = folder / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **top}))
+    path.write_text(json.dumps({**unsealed(path), **top}))
 
 
 def read(folder: Path) -> tuple[str, str]:

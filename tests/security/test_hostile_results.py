@@ -18,6 +18,7 @@ from fedsolve.errors import DataError, brief, plain
 from fedsolve.result import Result
 from fedsolve.resultfile import read_result
 from fedsolve.study.compare import FAILURE
+from tests.conftest import unsealed
 
 DEEP = "[" * 20_000
 STRANGE = ("ward $A_$", "x^{2", "\\frac{", "a_b_c", "{}", "$$", "<b>&", "100 %", "\\$", "$\\alpha$")
@@ -109,9 +110,8 @@ def test_any_value_in_any_place_is_refused_by_the_files_name_or_gathered(
     """In version 0.1.0, 14 of 21 hostile results ended `report` in a traceback."""
     folder = tmp_path / "run"
     shutil.copytree(saved, folder)
-    text = (saved / "result.json").read_text()
     for value in VALUES:
-        (folder / "result.json").write_text(json.dumps(PLACES[place](json.loads(text), value)))
+        (folder / "result.json").write_text(json.dumps(PLACES[place](unsealed(saved / "result.json"), value)))
         for read in (Result.load, lambda folder: report.sections(report.entries([folder]))):
             try:
                 outcome: Any = read(folder)
@@ -170,7 +170,7 @@ def test_extreme_but_proper_figures_still_make_a_page(saved: Path, tmp_path: Pat
     """What passes the checks can be drawn, tabled and averaged."""
     pytest.importorskip("matplotlib")
     for number, value in enumerate((1e100, -1e100, 0)):
-        content = json.loads((saved / "result.json").read_text())
+        content = unsealed(saved / "result.json")
         for client in content["clients"].values():
             client |= {"accuracy": value, "metrics": {"accuracy": value, "auc": value}, "alone": {"accuracy": -value}}
         content["accuracy"] = dict.fromkeys(content["accuracy"], value)
@@ -190,7 +190,7 @@ def test_extreme_but_proper_figures_still_make_a_page(saved: Path, tmp_path: Pat
 def test_weights_that_are_no_matrix_are_damage(saved: Path, tmp_path: Path, weights: np.ndarray) -> None:
     folder = tmp_path / "run"
     shutil.copytree(saved, folder)
-    content = json.loads((saved / "result.json").read_text()) | {"method": "fedapa"}
+    content = unsealed(saved / "result.json") | {"method": "fedapa"}
     (folder / "result.json").write_text(json.dumps(content))
     codec.write_file(folder / "state.safetensors", {"weights": weights})
     with pytest.raises(DataError, match="its weights must be a matrix"):
@@ -212,7 +212,7 @@ def test_plots_show_names_as_they_are(tmp_path: Path) -> None:
     federation = fs.Federation.from_arrays(wards)
     for number, data in enumerate(STRANGE):
         place = fs.run(fs.AFL(ridge=1.0), federation).save(tmp_path / str(number))
-        content = json.loads((place / "result.json").read_text())
+        content = unsealed(place / "result.json")
         content["settings"] |= {"data": "one", "features": data}
         content["data"]["split"] = {name: [1, 2] for name in names}
         (place / "result.json").write_text(json.dumps(content))

@@ -33,7 +33,7 @@ from fedsolve.ledger.store import Ledger
 from fedsolve.runtime import sites
 from fedsolve.runtime.sites import FileSite, Job
 from fedsolve.study.onnx import to_onnx
-from tests.conftest import ROOT
+from tests.conftest import ROOT, unsealed
 from tests.core.tiny import NORMAL, write_onnx
 
 TORCH = find_spec("torch") is not None
@@ -152,7 +152,7 @@ def write_polyglot(path: Path, texts: dict[str, str], archive: bytes) -> None:
     size = len(behind(0))
     arrays: dict[str, Any] = {"weight": np.ones((3, 2)), "zip": np.zeros(size, dtype=np.uint8)}
     arrays["zip"] = np.frombuffer(behind(len(codec.encode(arrays, texts)) - size), dtype=np.uint8)
-    codec.write_file(path, arrays, texts)
+    path.write_bytes(codec.encode(arrays, texts))
 
 
 def polyglots(place: Path) -> list[Act]:
@@ -222,7 +222,7 @@ def results(place: Path) -> list[Act]:
     for name, texts in {"r": metadata("fedavg", '{"model": "antigravity:x"}'), "s": metadata("os:system")}.items():
         result.save(place / name)
         codec.write_file(place / name / "models" / "client-00.safetensors", model.arrays, texts)
-    page = json.loads((place / "s" / "result.json").read_text())
+    page = unsealed(place / "s" / "result.json")
     settings = {"method": "evil:Method", "data": "evil.csv", "features": "torch:evil.pt"}
     (place / "s" / "result.json").write_text(json.dumps(page | {"method": "evil:Method", "settings": settings}))
     files = ("result.json", "state.safetensors", "models/global.safetensors", "models/client-00.safetensors")
