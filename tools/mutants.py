@@ -48,12 +48,16 @@ _RIDGE = tuple(f"tests/methods/test_{name}.py" for name in ("ridge_family", "loc
 _LOOP = (
     *(f"tests/runtime/test_{name}.py" for name in ("kernel_loop", "inbox", "loop", "targets")),
     "tests/core/test_model_and_result.py",
+    "tests/security/test_hostile_site.py",
 )
 KERNEL: Mapping[str, tuple[str, ...]] = {
     "arrays.py": ("tests/core/test_arrays.py", "tests/core/test_kernel_arrays.py"),
-    "moments.py": ("tests/core/test_moments.py", "tests/core/test_kernel_moments.py"),
-    "solver.py": ("tests/core/test_solve.py", "tests/core/test_kernel_solver.py"),
-    "codec.py": ("tests/core/test_codec.py", "tests/core/test_kernel_codec.py"),
+    "moments.py": ("tests/core/test_moments.py", "tests/core/test_kernel_moments.py", "tests/core/test_digits.py"),
+    "solver.py": ("tests/core/test_solve.py", "tests/core/test_kernel_solver.py", "tests/core/test_digits.py"),
+    "codec.py": (
+        *(f"tests/core/test_{name}.py" for name in ("codec", "kernel_codec")),
+        *(f"tests/security/test_{name}.py" for name in ("hostile_headers", "flipped_results")),
+    ),
     "parameters.py": ("tests/core/test_parameters.py", "tests/core/test_kernel_parameters.py"),
     "runtime/drive.py": _LOOP,
     "runtime/client.py": _LOOP,

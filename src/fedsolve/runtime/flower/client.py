@@ -86,6 +86,10 @@ class _Record:
             return str(error)
         return f"it raised {type(error).__name__}; its {AUDIT} says more"
 
+    def keeps_back(self, error: BaseException) -> bool:
+        """Whether an error is told as a refusal. A site with a policy says no more of any error than it must."""
+        return self.log is not None or isinstance(error, FedsolveError | OSError)
+
     def write(self, outcome: Mapping[str, object]) -> None:
         """One line, where the site keeps any."""
         if self.log:
@@ -114,7 +118,9 @@ def _describe(site: Host, message: Message, run: str, record: _Record) -> Record
         texts["assumed"] = assumption(shared_text(task, job), request)
         answer = respond(site, job, task, request, run)
         record.sends(answer)
-    except (FedsolveError, OSError) as error:
+    except Exception as error:
+        if not record.keeps_back(error):
+            raise
         return RecordDict({"head": ConfigRecord({**texts, "failed": record.refuses(error)})})
     return RecordDict({"head": ConfigRecord(dict(texts)), "body": packed(answer)})
 
@@ -144,8 +150,7 @@ def _reply(message: Message, context: Context, find: Callable[[Context], Host], 
         with patience:
             content = act(site, message, f"{context.run_id:x}", record)
     except Exception as error:
-        # A site with a policy says no more of an error than it must, whatever a message made of it.
-        if not isinstance(error, FedsolveError | OSError) and (record is None or record.log is None):
+        if not (record.keeps_back(error) if record else isinstance(error, FedsolveError | OSError)):
             raise
         reason = record.refuses(error) if record else str(error)
         client = str(context.node_config.get("client", ""))
