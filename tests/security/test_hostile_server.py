@@ -39,10 +39,11 @@ TASK = Task(Classes(3, NAMES), (3,), feature_names=COLUMNS)
 
 
 class Answer(NamedTuple):
-    """What left the site: the bytes of an answer, or a reason."""
+    """What left the site: the bytes of an answer, or a reason; and whether it described itself."""
 
     body: bytes
     reason: str
+    is_described: bool = False
 
 
 class Ward:
@@ -72,7 +73,8 @@ class Ward:
         if "head" in records:
             assert set(records["head"]) <= {"description", "assumed", "failed"}
             reason = str(records["head"].get("failed", ""))
-        return Answer(unpacked(reply.content) if "body" in reply.content else b"", reason)
+        is_described = "head" in records and "description" in records["head"]
+        return Answer(unpacked(reply.content) if "body" in reply.content else b"", reason, is_described)
 
     def ask(
         self,
@@ -302,6 +304,20 @@ def test_a_file_that_cannot_be_read_is_not_quoted(ward: Ward) -> None:
         assert answer.body == b"" and "cannot be read" in answer.reason
         assert "John" not in answer.reason
         assert "John Smith" in ward.lines()[-1]["refused"]
+
+
+def test_a_method_that_raises_at_the_first_answer_leaves_the_site_there(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its description stands, so that the others do not wait for it, and the reason says no more than the type."""
+
+    def spoilt(*_: Any) -> Any:
+        raise RuntimeError("John Smith")
+
+    monkeypatch.setattr(fs.AFL, "update", spoilt)
+    answer = ward.greet(Job("afl"))
+    assert answer == Answer(b"", "it raised RuntimeError; its audit.jsonl says more", True)
+    assert "John Smith" in ward.lines()[-1]["refused"]
 
 
 def test_without_a_line_there_is_no_answer(ward: Ward) -> None:
