@@ -48,7 +48,6 @@ _RIDGE = tuple(f"tests/methods/test_{name}.py" for name in ("ridge_family", "loc
 _LOOP = (
     *(f"tests/runtime/test_{name}.py" for name in ("kernel_loop", "inbox", "loop", "targets")),
     "tests/core/test_model_and_result.py",
-    "tests/security/test_hostile_site.py",
 )
 KERNEL: Mapping[str, tuple[str, ...]] = {
     "arrays.py": ("tests/core/test_arrays.py", "tests/core/test_kernel_arrays.py"),
@@ -61,7 +60,7 @@ KERNEL: Mapping[str, tuple[str, ...]] = {
     "parameters.py": ("tests/core/test_parameters.py", "tests/core/test_kernel_parameters.py"),
     "runtime/drive.py": _LOOP,
     "runtime/client.py": _LOOP,
-    "runtime/inbox.py": _LOOP,
+    "runtime/inbox.py": (*_LOOP, "tests/security/test_hostile_site.py"),
     "runtime/pace.py": _LOOP,
     "families/ridge/calibration.py": _RIDGE,
     "families/ridge/choice.py": _RIDGE,
