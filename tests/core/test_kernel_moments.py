@@ -286,3 +286,28 @@ def test_one_sample_is_a_row_of_one_number_and_texts_are_none() -> None:
 def test_a_repr_shows_sizes_and_no_sums() -> None:
     moments = fs.Moments.of([[1234.5, 2.0], [3.0, 4.0]], [0, 2], classes=3, space=7)
     assert repr(moments) == "Moments(2 features, 3 targets, 2 samples, space 7)"
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (9, 5), (5, 5)])
+def test_a_feature_whose_squares_vanish_is_named_whatever_stands_beside_it(shape: tuple[int, int]) -> None:
+    rows = np.zeros(shape)
+    rows[:, 0] = 1.0
+    labels = np.arange(len(rows)) % 2
+    assert fs.Moments.of(rows, labels).count == len(rows)  # columns of zeros are features like any other
+    assert fs.Moments.of(rows.astype(np.int64), labels).count == len(rows)
+    rows[1, 3], rows[2, 3], rows[0, 4] = 3e-170, -7e-170, 2e-165
+    with pytest.raises(DataError, match=r"feature 3 is too small: its values are at most 7e-170 in size"):
+        fs.Moments.of(rows, labels)
+    with pytest.raises(DataError, match=r"feature 3 is too small"):
+        fs.Moments.of(rows, labels, intercept=True)
+
+
+def test_squares_near_the_end_of_float64_are_refused_by_the_first_feature_that_has_them() -> None:
+    edge = np.sqrt(module.LARGEST)
+    rows = np.diag([1.0, 0.999 * edge, 1.001 * edge, 2.0 * edge])
+    assert fs.Moments.of(rows[:2], [0, 1]).count == 2
+    with pytest.raises(DataError, match="feature 2 is too large"):
+        fs.Moments.of(rows, np.arange(4))
+    with pytest.raises(DataError, match="feature 2 is too large"):
+        fs.Moments.over([(rows, np.arange(4))], features=4, classes=4)
+    assert module.LARGEST * 2**19 < np.finfo(np.float64).max < module.LARGEST * 2**21  # room for a million clients
