@@ -64,9 +64,6 @@ def create(path: Path, data: bytes | memoryview) -> None:
         file.write(data)
 
 
-# --- folders ---
-
-
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file that its owner alone can read, and wait until it is on the disk."""
     private_folder(path.parent)
@@ -77,6 +74,9 @@ def append_line(path: Path, line: str) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise _refusal(path, error) from error
+
+
+# --- folders ---
 
 
 def private_folder(path: Path) -> Path:
