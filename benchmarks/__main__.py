@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.result import versions
-from fedsolve.runtime.inprocess import cores
+from fedsolve.threads import cores
 
 from . import (
     blocks,

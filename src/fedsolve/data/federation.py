@@ -16,8 +16,10 @@ from fedsolve.arrays import Array
 from fedsolve.data.samples import Samples, check_inputs, check_labels, check_plausible, check_range, read_only
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief
-from fedsolve.features import maps, standard
+from fedsolve.features import fitting, standard
+from fedsolve.features.cache import extract
 from fedsolve.features.maps import FeatureMap, Identity
+from fedsolve.progress import Progress
 
 __all__ = ["Client", "Federation", "Samples", "Task", "check_name", "client_names", "federation_of"]
 _NAME = re.compile(rf"[^{CONTROLS}/\\.][^{CONTROLS}/\\]{{0,99}}")
@@ -114,27 +116,33 @@ class Federation:
 
         def mapped(samples: Samples) -> Samples:
             if id(samples) not in done:
-                rows = features(samples.inputs) if len(samples) else np.empty((0, *task.shape))
+                rows = extract(features, samples.inputs) if len(samples) else np.empty((0, *task.shape))
                 done[id(samples)] = read_only(rows, samples.labels)
             return done[id(samples)]
 
         clients = {name: Client(name, mapped(c.train), mapped(c.test)) for name, c in self.clients.items()}
         return replace(self, task=task, clients=MappingProxyType(clients))
 
-    def standardised(self, rest: str = "") -> Federation:
-        """The same federation with every number about the federation's mean, over its deviation.
+    def fitted(self, features: str, progress: Progress | None = None) -> Federation:
+        """The same federation with features whose specification holds maps that are fitted to its training samples.
 
-        Both come from sums over the clients' training samples, and are the same however these are split. `rest` is the
-        specification of maps that follow, as in "random:512".
+        They come from sums over the clients, and are the same however the samples are split.
 
         >>> wards = Federation.from_arrays({"a": {"train": ([[1.0], [3.0]], [0, 1])}, "b": {"train": ([[5.0]], [1])}})
-        >>> wards.standardised().clients["b"].train.inputs.round(3).tolist()
+        >>> wards.fitted("standardise").clients["b"].train.inputs.round(3).tolist()
         [[1.225]]
         """
         if self.task.features != Identity():
-            raise ParameterError(f"features are {self.task.features} already; standardise stands before any other map")
-        fitted = str(standard.fit([client.train.inputs for client in self.clients.values()]))
-        return self.with_features(maps.parse(f"{fitted}+{rest}" if rest else fitted))
+            raise ParameterError(f"features are {self.task.features} already; maps are fitted to inputs as they are")
+        inputs = [client.train.inputs for client in self.clients.values()]
+        return self.with_features(fitting.fit(features, inputs, progress))
+
+    def standardised(self, rest: str = "") -> Federation:
+        """The same federation with every number about the federation's mean, over its deviation; then other maps.
+
+        It is short for `fitted("standardise+REST")`.
+        """
+        return self.fitted(f"{standard.NAME}+{rest}" if rest else standard.NAME)
 
 
 def federation_of(task: Task, clients: dict[str, Client], name: str, moved: int = 0) -> Federation:

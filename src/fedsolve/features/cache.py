@@ -20,6 +20,7 @@ from fedsolve.errors import DataError
 from fedsolve.features.backbone import Backbone
 from fedsolve.features.images import Inputs
 from fedsolve.features.maps import Chain, FeatureMap
+from fedsolve.features.patches import Patches
 from fedsolve.progress import Progress
 
 ROWS = 1024  # of a block: some seconds of work
@@ -35,20 +36,21 @@ def folder() -> Path | None:
 
 
 def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = None, *, keep: bool = True) -> Array:
-    """The features of inputs; those of a backbone from the cache, and into it, unless told not to `keep` them."""
+    """The features of inputs; those that take time from the cache, and into it, unless told not to `keep` them."""
     if isinstance(features, Chain):
         for each in features.maps:
             inputs = extract(each, inputs, progress, keep=keep)
         return np.asarray(inputs)
-    if not isinstance(features, Backbone):
+    if not isinstance(features, Backbone | Patches):
         return features(np.asarray(inputs))
     home, total = folder() if keep else None, len(inputs)
-    result = np.empty((total, features.width), dtype=np.float32)
+    width = features.width if isinstance(features, Backbone) else features.recipe.size
+    result = np.empty((total, width), features.precision(inputs) if isinstance(features, Patches) else np.float32)
     meter = _Meter(progress, total)
     for start in range(0, total, ROWS):
         part, block = inputs[start : start + ROWS], result[start : start + ROWS]
         path = home / "features" / f"{_key(features, part)}.safetensors" if home else None
-        rows = None if path is None else _read(path, block.shape)
+        rows = None if path is None else _read(path, block)
         if rows is None:
             rows = features(part, meter.at(start))
             if path is not None:
@@ -58,7 +60,7 @@ def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = No
     return result
 
 
-def _key(features: Backbone, inputs: Inputs) -> str:
+def _key(features: Backbone | Patches, inputs: Inputs) -> str:
     digest = hashlib.blake2b(features.identity.encode(), digest_size=20)
     if isinstance(inputs, np.ndarray):
         digest.update(f"{inputs.dtype} {inputs.shape}".encode())
@@ -68,7 +70,7 @@ def _key(features: Backbone, inputs: Inputs) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, shape: tuple[int, ...]) -> Array | None:
+def _read(path: Path, like: Array) -> Array | None:
     """The features in a file, if it is there and whole."""
     if not path.is_file():
         return None
@@ -76,7 +78,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> Array | None:
         rows = codec.read_file(path)[0].get("features")
     except DataError:
         return None  # damaged: computed and written again
-    return rows if rows is not None and rows.shape == shape and rows.dtype == np.float32 else None
+    return rows if rows is not None and (rows.shape, rows.dtype) == (like.shape, like.dtype) else None
 
 
 class _Meter:

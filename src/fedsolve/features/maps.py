@@ -22,7 +22,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import DataError, ParameterError, unknown
-from fedsolve.features import backbone, standard
+from fedsolve.features import backbone, patches, standard
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
@@ -234,14 +234,14 @@ def _unit(inputs: Array) -> Float:
     return rows / np.where(length > 0, length, 1.0)
 
 
-_NAMES = ("identity", "unit", "ones", "random", standard.NAME, *backbone.NAMES)
+_NAMES = ("identity", "unit", "ones", "random", standard.NAME, patches.NAME, *backbone.NAMES)
 _JOINT = re.compile(r"\+(?=[a-z])")
 _JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,;+]|$))")  # a + inside a path is no joint
 
 
 def parse(text: str) -> FeatureMap:
     """The feature map a specification stands for: "unit", "random:512,relu", "onnx:FILE", or several joined by +."""
-    return _chained([backbone.parse(part) if _is_network(part) else _plain(part) for part in _parts(text)])
+    return _chained([backbone.parse(part) if _is_network(part) else _plain(part) for part in parts(text)])
 
 
 def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -> FeatureMap:
@@ -263,7 +263,7 @@ def from_words(features: FeatureMap, inputs: tuple[int, ...], local: str = "") -
         return parse(local)
     if opens(features.identity):
         return features
-    built = _chained([_plain(part) for part in _parts(str(features))])
+    built = _chained([_plain(part) for part in parts(str(features))])
     if built.identity != features.identity:
         raise _other(built.identity, features.identity)
     _check_size(built, inputs)
@@ -276,12 +276,12 @@ def opens(text: str) -> bool:
     >>> opens("unit+onnx:net.onnx"), opens("unit+random:8")
     (True, False)
     """
-    return any(map(_is_network, _parts(text)))
+    return any(map(_is_network, parts(text)))
 
 
 def seal(text: str) -> str:
     """The identity of a specification as far as it is known before a network is opened: files are read for a digest."""
-    return "+".join(backbone.seal(part) if _is_network(part) else _plain(part).identity for part in _parts(text))
+    return "+".join(backbone.seal(part) if _is_network(part) else _plain(part).identity for part in parts(text))
 
 
 def matches(local: str, identity: str) -> bool:
@@ -297,7 +297,7 @@ def matches(local: str, identity: str) -> bool:
 
 def _begun(identity: str) -> str:
     """As much of an identity as `seal` knows."""
-    return "+".join("; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in _parts(identity))
+    return "+".join("; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in parts(identity))
 
 
 def _other(here: str, there: str) -> DataError:
@@ -330,13 +330,16 @@ def _plain(text: str) -> FeatureMap:
         raise unknown("feature map", name, _NAMES)
     if name == "random":
         return _parse_random(text, argument)
+    if text == standard.NAME or patches.unfitted(text):
+        form = "standardise:ORIGIN/SCALE,..." if name == standard.NAME else "patches:...,numbers=..."
+        raise ParameterError(
+            f"{name} is fitted to a federation's samples, by `fedsolve run`, `compare` and `deploy run`; elsewhere "
+            f"give the fitted map, {form}, as the features of a model of such a run are written"
+        )
     if name == standard.NAME:
-        if not argument:
-            raise ParameterError(
-                "standardise is fitted by `fedsolve run` and `compare`, where it stands first; elsewhere give the "
-                "fitted map, standardise:ORIGIN/SCALE,..., as the features of a model of such a run are written"
-            )
         return standard.Standardise.read(argument)
+    if name == patches.NAME:
+        return patches.Patches.read(argument)
     if colon:
         raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
     return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()
@@ -344,10 +347,15 @@ def _plain(text: str) -> FeatureMap:
 
 def absent(text: str) -> str:
     """Which package is missing for a specification, or nothing; without opening a network."""
-    return next(filter(None, (backbone.absent(part) for part in _parts(text) if _is_network(part))), "")
+    return next(filter(None, (backbone.absent(part) for part in parts(text) if _is_network(part))), "")
 
 
-def _parts(text: str) -> list[str]:
+def parts(text: str) -> list[str]:
+    """The maps in a specification, one after the other.
+
+    >>> parts("unit+random:8")
+    ['unit', 'random:8']
+    """
     return (_JOINT_BEHIND_A_PATH if "." in text or "/" in text else _JOINT).split(text)
 
 

@@ -80,16 +80,6 @@ class Standardise:
         return f"{NAME}:{','.join(pairs)}"
 
 
-def unfitted(text: str) -> str | None:
-    """What follows the map that is to be fitted, where a specification begins with one; else None.
-
-    >>> unfitted("standardise+random:512"), unfitted("standardise"), unfitted("standardise:0.0/1.0"), unfitted("unit")
-    ('random:512', '', None, None)
-    """
-    name, _, rest = text.partition("+")
-    return rest if name == NAME else None
-
-
 def sums(inputs: Array, origin: Sequence[float] | None = None) -> Arrays:
     """What a client tells: the number of its samples, and the sums of its numbers, or of their squares about `origin`.
 

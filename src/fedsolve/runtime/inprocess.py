@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import warnings
@@ -12,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import islice
-
-from threadpoolctl import threadpool_limits
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
@@ -34,37 +31,11 @@ from fedsolve.runtime.client import Memory, Request, assess, handle
 from fedsolve.runtime.drive import Report, drive
 from fedsolve.runtime.gather import Gathering
 from fedsolve.runtime.inbox import Inbox, Witness
+from fedsolve.threads import ONE_THREAD, cores
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _OneThread:
-    """One BLAS thread while anybody is inside. The limit holds for the process, so the last one out lifts it."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._limits = threadpool_limits(1, user_api="blas")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._limits.restore_original_limits()
-
-
-_ONE_THREAD = _OneThread()
 
 
 class InProcess:
@@ -93,7 +64,7 @@ class InProcess:
         """
         self._resources = ExitStack()
         if self._forks:
-            self._resources.enter_context(_ONE_THREAD)
+            self._resources.enter_context(ONE_THREAD)
         if self._crew:
             self._resources.enter_context(self._crew)
         return self
@@ -142,7 +113,7 @@ class InProcess:
             tick(done := done + count)
 
         try:
-            with _ONE_THREAD:
+            with ONE_THREAD:
                 while batch := list(islice(tasks, size)):
                     waiting.append((len(batch), pool.submit(self._gather, batch, inbox.empty())))
                     if len(waiting) > 2 * self._workers:

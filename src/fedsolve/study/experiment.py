@@ -23,7 +23,7 @@ from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import ParameterError, PrecisionWarning, unknown
-from fedsolve.features import maps, standard
+from fedsolve.features import fitting, maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
 from fedsolve.result import Result
@@ -119,7 +119,7 @@ class Prepared:
 def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
     """Data, features and split of an experiment."""
     table, seconds = _mapped(settings, progress)
-    federation = _split(settings, table)
+    federation = split_of(settings, table)
     about = {"moved": federation.moved, "skipped": list(table.skipped), "split": _class_counts(federation)}
     return Prepared(federation, seconds, about)
 
@@ -219,31 +219,29 @@ def _told_by_result() -> Iterator[None]:
 
 def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table, float]:
     """The table with its features, and the seconds those took."""
-    fitted_later = standard.unfitted(settings.features)
-    features = maps.Identity() if fitted_later is not None else maps.parse(settings.features)
-    if fitted_later:
-        maps.parse(fitted_later)  # refused before data are read
+    to_fit = fitting.unfitted(settings.features)
+    if to_fit:
+        fitting.check(settings.features)  # refused before data are read
+    features = None if to_fit else maps.parse(settings.features)
     table = table_of(settings, progress)
     if not isinstance(settings.test, str):
         table = replace(table, test=None)  # nobody asks for it, so it needs no features
     table.check_classes()  # before features that take time
     started = time.perf_counter()
+    if features is None:
+        # A map is fitted to the samples that clients train on. The split does not depend on the features.
+        clients = split_of(settings, table).clients.values()
+        features = fitting.fit(settings.features, [client.train.inputs for client in clients], progress)
     if features != maps.Identity():
         table = table.with_features(features, progress)
     return table, time.perf_counter() - started
-
-
-def _split(settings: Settings, table: Table) -> Federation:
-    """The clients of a table; a map that the federation fits is fitted to all their training samples."""
-    federation, rest = split_of(settings, table), standard.unfitted(settings.features)
-    return federation if rest is None else federation.standardised(rest)
 
 
 @lru_cache(maxsize=1)
 def _federation(text: str) -> Federation:
     """The federation that settings stand for, once a process."""
     settings = Settings(**json.loads(text))
-    return _split(settings, _mapped(settings)[0])
+    return split_of(settings, _mapped(settings)[0])
 
 
 def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Witness | None) -> Result:
@@ -254,7 +252,7 @@ def _simulated(settings: Settings, method: Method, progress: Progress | None, on
     data = settings.data
     here = replace(settings, data=str(Path(data).resolve()) if Path(data).exists() else data)  # workers are elsewhere
     load = partial(_federation, json.dumps(asdict(here)))
-    is_fitted = standard.unfitted(settings.features) is not None
+    is_fitted = fitting.unfitted(settings.features)
     features = str(load().task.features) if is_fitted else settings.features
     job = Job(settings.method, parameters.values(method), features, settings.seed, settings.test)
     participation, every = settings.participation, settings.eval_every

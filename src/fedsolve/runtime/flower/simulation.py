@@ -36,8 +36,8 @@ from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Witness
-from fedsolve.runtime.inprocess import cores
 from fedsolve.runtime.sites import Host, Job, Rules, SplitSite
+from fedsolve.threads import cores
 
 
 def simulate(
