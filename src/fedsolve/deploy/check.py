@@ -25,7 +25,8 @@ from fedsolve.deploy import certificates
 from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
 from fedsolve.errors import DataError, FedsolveError
-from fedsolve.features import maps
+from fedsolve.features import fitting, maps
+from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import VERSION
 
@@ -206,8 +207,11 @@ def _check_rules(settings: Mapping[str, str], table: Table) -> str:
 def _check_features(spec: str, table: Callable[[], Table]) -> str:
     if not spec:
         return "as the server says, if they take no network; one for pictures is named by FEATURES in site.env"
-    features = maps.parse(spec)
     shape = table().raw
+    if fitting.unfitted(spec):
+        Fitting(spec).check(shape)
+        return f"{spec} of {shape}: the numbers in it are fitted in the run, from sums over all sites"
+    features = maps.parse(spec)
     return f"{maps.described(features, shape)}, {int(features.shape(shape)[0])} numbers a sample"
 
 

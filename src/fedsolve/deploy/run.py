@@ -25,7 +25,7 @@ from fedsolve import disk
 from fedsolve.deploy.certificates import public_pem
 from fedsolve.deploy.files import read_env, template, write
 from fedsolve.errors import DataError
-from fedsolve.features import maps
+from fedsolve.features import fitting
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import Job, Rules
 
@@ -62,7 +62,7 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     on what the server app says.
     """
     job.create()  # refuses what can be refused before anybody is asked
-    maps.parse(job.features)
+    fitting.check(job.features)
     settings, here = read_env(folder / "server.env"), folder.resolve()
     sites = rules.sites or tuple(name for name in settings.get("SITES", "").split(",") if name)
     if not rules.sites:

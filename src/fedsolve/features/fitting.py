@@ -29,6 +29,32 @@ def unfitted(text: str) -> bool:
     return any(_to_fit(part) for part in maps.parts(text))
 
 
+def numbered(text: str) -> bool:
+    """Whether a specification holds numbers that were fitted: whoever chooses them chooses what features single out.
+
+    >>> numbered("standardise:0.0/1.0+random:8"), numbered("unit")
+    (True, False)
+    """
+    return any(part.partition(":")[0] in (standard.NAME, patches.NAME) for part in maps.parts(text))
+
+
+def fits(text: str, fitted: str) -> bool:
+    """Whether `fitted` is a specification with its maps fitted.
+
+    >>> fits("standardise+random:8", "standardise:0.0/1.0+random:8"), fits("standardise", "unit")
+    (True, False)
+    """
+    wanted, found = maps.parts(text), maps.parts(fitted)
+    return len(wanted) == len(found) and all(map(_fits, wanted, found))
+
+
+def _fits(part: str, fitted: str) -> bool:
+    recipe, (name, _, argument) = patches.unfitted(part), fitted.partition(":")
+    if recipe is not None:
+        return name == patches.NAME and not _to_fit(fitted) and patches.Patches.read(argument).recipe == recipe
+    return part == fitted or (part == standard.NAME == name and bool(argument))
+
+
 def check(text: str) -> None:
     """Refuse a specification whose parts nobody can read, before data are; networks are opened."""
     for part in maps.parts(text):

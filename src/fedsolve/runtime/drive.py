@@ -105,6 +105,7 @@ def drive(
     keep: Callable[[Snapshot], None] | None = None,
     on_reply: Witness | None = None,
     gathering: Gathering | None = None,
+    evaluate: bool = True,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
@@ -113,7 +114,7 @@ def drive(
     `min_clients` answered does not count: the run stops. Clients are evaluated after each
     round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
     is given all it takes to go on behind it, and `resume` is what `keep` was given once. `gathering` says how replies
-    reach the server; by default it sees each of them.
+    reach the server; by default it sees each of them. Without `evaluate`, clients are asked for updates alone.
     """
     _serves(method, task)
     if not 0 < participation <= 1:
@@ -147,7 +148,7 @@ def drive(
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
         tallies = Tallies(task.classes, tolerate)
-        if number % evaluate_every == 0 or number == method.rounds:
+        if evaluate and (number % evaluate_every == 0 or number == method.rounds):
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")

@@ -27,13 +27,15 @@ from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError, plain, unknown
-from fedsolve.features import maps, standard
+from fedsolve.features import fitting, maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.runtime import splits
 from fedsolve.runtime.agreement import Agreement, agreement, check_terms
 from fedsolve.runtime.client import Memory, Request, handle
+from fedsolve.runtime.fitting import NAME as FITTING
+from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.policy import OWN, Policy, Refusal
 from fedsolve.texts import read_json
 
@@ -258,23 +260,41 @@ class FileSite:
 
     def method(self, job: Job) -> Method:
         """The method of the job; a network of the users' own is imported if the site itself names it, too."""
+        if job.method == FITTING:
+            return Fitting(**job.set)
         return methods.restored(job.method, job.set, model=self.model)
 
     def _features(self, job: Job) -> maps.FeatureMap:
         """The map of the site's own setting, else the job's, if that takes words alone.
 
         One of the site's own that is not the job's is told by its identity, for the server to see, and is not opened.
-        Origins and scales are the site's to name: who chooses them chooses thresholds, and so whom they single out.
+        A map that is fitted in the run, and numbers that were fitted before, are the site's to name: who chooses them
+        chooses thresholds, and so whom they single out.
         """
+        if job.method == FITTING:
+            self._check_fitted(str(job.set.get("features", "")))
+            return maps.Identity()
         told = Elsewhere(job.features, job.identity or job.features, ())
-        if self.features and not maps.matches(self.features, told.identity):
+        to_fit = bool(self.features) and fitting.unfitted(self.features)
+        if to_fit and not fitting.fits(self.features, job.features):
+            return Elsewhere(self.features, self.features, ())
+        if self.features and not to_fit and not maps.matches(self.features, told.identity):
             return Elsewhere(self.features, maps.seal(self.features), ())
-        features = maps.from_words(told, self._table.raw, self.features)
+        features = maps.from_words(told, self._table.raw, "" if to_fit else self.features)
         if features is told:
             raise DataError(f"{told.refusal()}; a site says it with FEATURES in its site.env")
-        if standard.NAME in job.features and not self.features:
-            raise DataError("origins and scales must be the site's own word, too: FEATURES in its site.env says them")
+        if fitting.numbered(job.features) and not self.features:
+            raise DataError("fitted numbers must be the site's own word, too: FEATURES in its site.env says them")
         return features
+
+    def _check_fitted(self, text: str) -> None:
+        """Refuse to fit any other map than the one that the site names."""
+        if not self.features or Fitting(self.features) != Fitting(text):
+            named = f"{self.features[:80]!r}" if self.features else "none"
+            raise DataError(
+                f"a map is fitted to the data of site {self.name!r} if its site.env names it: FEATURES={text[:80]}; it "
+                f"names {named}"
+            )
 
     def _rows(self, job: Job) -> Table:
         """Its file, read once per message; pictures that no map reads must have one size, and are read to know it."""

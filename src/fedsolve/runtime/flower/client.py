@@ -32,6 +32,7 @@ from fedsolve.runtime.sites import (
 )
 
 AUDIT = "audit.jsonl"  # in the folder of a site with a policy of its own
+LONGEST = 200  # characters of a feature map in it: fitted numbers take many more
 
 
 def make_client_app(site_of: Callable[[Context], Host] | None = None) -> ClientApp:
@@ -104,7 +105,7 @@ def _describe(site: Host, message: Message, run: str, record: _Record) -> Record
         raise DataError(f"it has fedsolve {VERSION}, the server {version[:40]}; install the same everywhere")
     forget(site)
     job = from_text(Job, str(head["job"]))
-    record.asked(method=job.method, set=dict(job.set), features=job.features, seed=job.seed)
+    record.asked(method=job.method, set=dict(job.set), features=job.features[:LONGEST], seed=job.seed)
     description = site.describe(job)
     texts = {"description": to_text(description)}
     record.write({"sent": "a description", "bytes": len(texts["description"])})
@@ -128,7 +129,7 @@ def _describe(site: Host, message: Message, run: str, record: _Record) -> Record
 def _respond(site: Host, message: Message, run: str, record: _Record) -> RecordDict:
     head = message.content.config_records["head"]
     job, task = from_text(Job, str(head["job"])), Task.from_text(str(head["task"]))
-    record.asked(method=job.method, set=dict(job.set), features=job.features)
+    record.asked(method=job.method, set=dict(job.set), features=job.features[:LONGEST])
     data = unpacked(message.content)
     request = Request.read(data)
     record.asked(what=request.kind, round=request.round, seed=request.seed)

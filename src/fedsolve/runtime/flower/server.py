@@ -18,10 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve import disk, parameters
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError, plain
+from fedsolve.features import fitting, maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome, drive
+from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.inbox import Witness
@@ -58,15 +60,17 @@ def serve(
     Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
     """
     with ExitStack() as stack:
-        job = job.identified()
         method, opening = job.create(), None
-        if scratch is not None:
+        fit = Fitting(job.features) if fitting.unfitted(job.features) else None
+        first = replace(job, method=fit.name, set=parameters.values(fit), features="identity") if fit else job
+        first = first.identified()
+        if scratch is not None and fit is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
-            opening = Opening.of(method, job, rules, Path(folder))
-        nodes, descriptions, early, absent = meet(grid, job, rules, say, opening)
+            opening = Opening.of(method, first, rules, Path(folder))
+        nodes, descriptions, early, absent = meet(grid, first, rules, say, opening)
         expected = len(rules.expected or nodes)
         least = min(rules.min_clients, expected)
-        task, odd = agreed(descriptions, job, max(least, expected // 2 + 1))
+        task, odd = agreed(descriptions, first, max(least, expected // 2 + 1))
         left_out = {name: "it was left out on purpose" for name in rules.exclude}
         left_out |= {name: plain(reason) for name, reason in odd.items()}
         for name, reason in sorted(left_out.items()):
@@ -77,6 +81,14 @@ def serve(
         say(f"{number} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
         if method.rounds > 1:
             say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
+        if fit:
+            say(f"{fit.rounds} rounds more fit {fit.features}")
+            fitted = _fitted(
+                fit, task, FlowerTransport(grid, nodes, first, task, rules.timeout), job, least, say, progress
+            )
+            job = replace(job, features=fitted)
+            task = replace(task, features=maps.parse(fitted))
+        job = job.identified()
         keep = stack.enter_context(keeping(method, task)) if keeping else None
         outcome = drive(
             method,
@@ -93,6 +105,18 @@ def serve(
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
     return replace(outcome, failed={**absent, **left_out, **outcome.failed}), task, method
+
+
+def _fitted(
+    fit: Fitting, task: Task, transport: FlowerTransport, job: Job, least: int, say: Say, progress: Progress | None
+) -> str:
+    """The specification of the features with the map in it that the sites fitted."""
+    outcome = drive(
+        fit, task, transport, seed=job.seed, tolerate=True, min_clients=least, progress=progress, evaluate=False
+    )
+    for name, reason in sorted(outcome.failed.items()):
+        say(f"left out while features were fitted: {name}: {reason}")
+    return fit.fitted(outcome.state)
 
 
 def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
