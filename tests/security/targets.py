@@ -148,7 +148,7 @@ def every(folder: Path) -> dict[str, Target]:
 def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     """Readers of files."""
     folder.mkdir(parents=True, exist_ok=True)
-    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP())]
+    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP(), fs.PFedACnnL(network="lr", groups=2))]
     saved = [result.save(folder / f"seed-{number}") for number, result in enumerate(results)]
     texts = tuple(json.dumps(unsealed(place / "result.json")).encode() for place in saved)  # no digest refuses them all
     settings = json.loads(texts[0])
