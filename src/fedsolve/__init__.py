@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import SingularError as SingularError
     from fedsolve.errors import StorageError as StorageError
     from fedsolve.ledger.store import Ledger as Ledger
+    from fedsolve.method import Group as Group
     from fedsolve.method import Method as Method
     from fedsolve.method import Personal as Personal
     from fedsolve.method import Plan as Plan
@@ -85,7 +86,7 @@ _HOMES = {
         "StorageError",
     ),
     "fedsolve.ledger.store": ("Ledger",),
-    "fedsolve.method": ("Method", "Personal", "Plan", "Server", "Site"),
+    "fedsolve.method": ("Group", "Method", "Personal", "Plan", "Server", "Site"),
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),
     "fedsolve.moments": ("Moments",),

@@ -73,6 +73,14 @@ class Personal(NamedTuple):
     unsure: tuple[int, ...] = ()  # features whose digits were lost in the client's solve; see Solution.unsure
 
 
+class Group(NamedTuple):
+    """Clients that a method keeps together: who they are, the model they have in common, and what they have alike."""
+
+    members: tuple[str, ...]
+    model: Arrays  # `predict` takes it, whoever of the members has the inputs
+    centre: Array | None = None  # what members are grouped by, on average: one row of numbers
+
+
 @runtime_checkable
 class Method(Protocol):
     """What the round loop asks of a method."""
@@ -124,6 +132,10 @@ class Method(Protocol):
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """Numbers of the server's state that a reader wants to see; one called "loss" is shown with every round."""
+        return {}
+
+    def grouping(self, state: Arrays, clients: Sequence[str]) -> Mapping[str, Group]:
+        """The groups that these clients are in, by name: each client in one at most, and no group without a client."""
         return {}
 
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Model:
     method: Method
     task: Task
     arrays: Arrays
-    owner: str  # the client it was made for, or "global"
+    owner: str  # the client it was made for, "global", or "group NAME"
 
     def __repr__(self) -> str:
         return (

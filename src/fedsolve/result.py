@@ -7,7 +7,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from fedsolve import codec, disk, metrics
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
+from fedsolve.grouping import GroupResult
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 from fedsolve.resultfile import FORMATS, digest, read_result
@@ -185,6 +186,8 @@ class Result:
     baseline: Mapping[str, float] = field(default_factory=dict)  # of each client's commonest class, all samples pooled
     confusion: tuple[tuple[int, ...], ...] = ()  # of personal models, all samples pooled: one row per true class
     warnings: tuple[str, ...] = ()  # sentences on what not to trust: features whose digits were lost
+    groups: Mapping[str, GroupResult] = field(default_factory=dict)  # of similar clients, where the method makes some
+    group_models: Mapping[str, Model] = field(default_factory=dict)  # what the members of each have in common
 
     def __repr__(self) -> str:
         mean = self.accuracy.mean
@@ -266,12 +269,13 @@ class Result:
             "history": [line.json() for line in self.history],
             "server": dict(self.server),
             "warnings": list(self.warnings),
+            **({"groups": {name: group.json() for name, group in self.groups.items()}} if self.groups else {}),
             "versions": versions(),
             "data": dict(self.data),
         }
 
     def save(self, directory: str | Path) -> Path:
-        """Write `result.json`, `models/` and `state.safetensors`: all of it appears at once, or nothing.
+        """Write `result.json`, `state.safetensors`, `models/`, and `groups/` if it has any: all at once, or nothing.
 
         An earlier result in the same place is replaced; any other content is left alone and refused. When this returns,
         the result is on the disk, and its owner alone can read it.
@@ -285,10 +289,10 @@ class Result:
         content = self.json()
         text = json.dumps({**content, "digest": digest(content)}, indent=1, allow_nan=False)
         with disk.replacing(place) as folder:
-            (folder / "models").mkdir(0o700)
             shared = {} if self.shared is None else {"global": self.shared}
-            for name, model in itertools.chain(self.models.items(), shared.items()):
-                disk.create(folder / "models" / f"{name}.safetensors", codec.sealed(model.arrays, model.metadata()))
+            _create(folder / "models", itertools.chain(self.models.items(), shared.items()))
+            if self.group_models:  # not among the models of clients: any name there may be a client's
+                _create(folder / "groups", self.group_models.items())
             disk.create(folder / "state.safetensors", codec.sealed(self.state))
             disk.create(folder / "result.json", text.encode() + b"\n")
         return place
@@ -306,6 +310,7 @@ class Result:
             history = tuple(Round.read(line) for line in content["history"])
             every = content.get("metrics", {"accuracy": content["accuracy"]})
             state, _ = codec.read_file(folder / "state.safetensors")
+            groups = {name: GroupResult.read(entry) for name, entry in content.get("groups", {}).items()}
             shared = folder / "models" / "global.safetensors"
             return cls(
                 method=content["method"],
@@ -323,6 +328,8 @@ class Result:
                 baseline=content.get("baseline", {}),
                 confusion=tuple(tuple(row) for row in content.get("confusion", [])),
                 warnings=tuple(content.get("warnings", ())),
+                groups=groups,
+                group_models=_SavedModels(folder / "groups", tuple(groups), read),
             )
         except OSError as error:
             raise DataError(f"{folder} holds no result: {error.strerror or error}") from error
@@ -332,8 +339,15 @@ class Result:
             raise DataError(f"{folder / 'result.json'} is damaged: {type(error).__name__}: {error}") from error
 
 
+def _create(folder: Path, models: Iterable[tuple[str, Model]]) -> None:
+    """A new folder with one file for each model."""
+    folder.mkdir(0o700)
+    for name, model in models:
+        disk.create(folder / f"{name}.safetensors", codec.sealed(model.arrays, model.metadata()))
+
+
 class _SavedModels(Mapping[str, Model]):
-    """Models on disk, by client."""
+    """Models on disk, by client or by group."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], read: Callable[[Path], Model]) -> None:
         self._folder, self._names, self._read = folder, names, read
@@ -357,9 +371,9 @@ def replaceable(target: Path) -> bool:
     names = disk.contents(target)
     if names <= {CHECKPOINT}:
         return True
-    models = target / "models"
-    strange = models.is_dir() and any(Path(name).suffix != ".safetensors" for name in disk.contents(models))
-    if strange or not names <= {"result.json", "state.safetensors", "models", CHECKPOINT, REPORT}:
+    folders = [target / name for name in ("models", "groups") if (target / name).is_dir()]
+    strange = any(Path(name).suffix != ".safetensors" for folder in folders for name in disk.contents(folder))
+    if strange or not names <= {"result.json", "state.safetensors", "models", "groups", CHECKPOINT, REPORT}:
         return False
     try:
         return bool(json.loads((target / "result.json").read_text())["format"] in FORMATS)

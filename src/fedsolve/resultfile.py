@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,7 +36,7 @@ def digest(content: Mapping[str, Any]) -> str:
 
 def read_result(path: Path) -> dict[str, Any]:
     """The content of a result.json; a DataError names the file and the part that is wrong."""
-    content = _read(path, _RESULT, formats=FORMATS)
+    content = _read(path, _result, formats=FORMATS)
     if content.pop("digest", None) not in (None, digest(content)):  # results of 0.1.0 have none
         raise DataError(
             f"{path} is damaged: its content is not what was written; put a copy in its place, or take its entry "
@@ -48,6 +48,29 @@ def read_result(path: Path) -> dict[str, Any]:
 def read_failure(path: Path) -> dict[str, Any]:
     """The content of a file that says why there is no result: `method`, `seed` and `reason`."""
     return _read(path, _FAILURE)
+
+
+def check_groups(groups: Any, clients: Container[str]) -> None:
+    """Refuse groups of a result that are not groups of its clients: each in one at most, and none without any.
+
+    >>> check_groups({"0": {"members": ["a"]}, "1": {"members": ["b", "a"]}}, {"a", "b"})
+    Traceback (most recent call last):
+    fedsolve.errors.DataError: groups, '1', members has 'a', who is in another group or there twice
+    """
+    _table(_GROUP, _check_group_name)(groups, "groups")
+    seen: set[str] = set()
+    for name, group in groups.items():
+        where = f"groups, {brief(name)}, members"
+        for member in group["members"]:
+            if member not in clients:
+                raise DataError(f"{where} has {brief(member)}, who is no client of the run")
+            if member in seen:
+                raise DataError(f"{where} has {brief(member)}, who is in another group or there twice")
+            seen.add(member)
+        if not group["members"]:
+            raise DataError(f"{where} must name a client; got none")
+    if len({len(group.get("centre", ())) for group in groups.values()}) > 1:
+        raise DataError("groups must have centres of one length")
 
 
 def _read(path: Path, form: Form, formats: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -167,6 +190,19 @@ def _counts(value: Any, where: str) -> None:
         raise DataError(f"{where} must have as many classes for every client")
 
 
+def _check_group_name(name: str) -> None:
+    try:
+        check_name(name)
+    except DataError as error:
+        raise DataError(f"a group must have a name that a client could have ({error})") from error
+
+
+def _result(value: Any, where: str) -> None:
+    """Every part by itself, and then groups, which name clients."""
+    _RESULT(value, where)
+    check_groups(value.get("groups", {}), value.get("clients", {}))
+
+
 def _figure(value: Any, where: str) -> None:
     """A figure over clients: its mean, or the mean and others by name."""
     (_table(_maybe(_NUMBER)) if isinstance(value, dict) else _maybe(_NUMBER))(value, where)
@@ -188,6 +224,7 @@ _CLIENT = _record(
         "chosen": _table(_NUMBER),
     }
 )
+_GROUP = _record({"members": _TEXTS, "centre": _list(_NUMBER)}, needed=("members",))
 _ROUND = _record(
     {
         "round": _COUNT,

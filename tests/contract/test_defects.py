@@ -168,6 +168,85 @@ class AloneAndYetSending(Sound):
         return None
 
 
+class Grouped(Sound):
+    """Nothing is wrong with it: two groups, by the last character of a name, with the model of all."""
+
+    def grouping(self, state: Any, clients: Any) -> Any:
+        groups = self.every_group(state, clients)
+        return {name: group for name, group in groups.items() if group.members}
+
+    def every_group(self, state: Any, clients: Any) -> dict[str, fs.Group]:
+        parts = {str(rest): tuple(name for name in clients if ord(name[-1]) % 2 == rest) for rest in (0, 1)}
+        return {name: fs.Group(members, self.shared(state) or {}, np.ones(2)) for name, members in parts.items()}
+
+
+def test_a_sound_method_with_groups_passes() -> None:
+    check_method(Grouped())
+
+
+class InTwoGroups(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        groups = super().grouping(state, clients)
+        return {name: group._replace(members=(*group.members, clients[0])) for name, group in groups.items()}
+
+
+class GroupsStrangers(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        return {"0": fs.Group(("site-0", "nobody"), self.shared(state) or {})}
+
+
+class GroupsThoseWhoLeft(Grouped):
+    """Tells of all it ever saw, whoever is asked about."""
+
+    def grouping(self, state: Any, clients: Any) -> Any:
+        return super().grouping(state, [f"site-{number}" for number in range(6)])
+
+
+class GroupOfNobody(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        return {**super().grouping(state, clients), "2": fs.Group((), self.shared(state) or {})}
+
+
+class GroupsThatAllLeft(Grouped):
+    """Also tells of groups of which nobody is asked about."""
+
+    def grouping(self, state: Any, clients: Any) -> Any:
+        return self.every_group(state, clients)
+
+
+class GroupsByOrder(Grouped):
+    """The first half of whoever is asked about."""
+
+    def grouping(self, state: Any, clients: Any) -> Any:
+        model, half = self.shared(state), (len(clients) + 1) // 2
+        parts = {"0": tuple(clients[:half]), "1": tuple(clients[half:])}
+        return {name: fs.Group(members, model or {}) for name, members in parts.items() if members}
+
+
+class GroupModelThatCannotPredict(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        groups = super().grouping(state, clients)
+        spoilt = {name: array[..., :-1] for name, array in (self.shared(state) or {}).items() if array.ndim}
+        return {name: group._replace(model=spoilt) for name, group in groups.items()}
+
+
+class CentreThatIsATable(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        groups = super().grouping(state, clients)
+        return {name: group._replace(centre=np.ones((2, 2))) for name, group in groups.items()}
+
+
+class GroupOutsideItsFolder(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        return {f"../{name}": group for name, group in super().grouping(state, clients).items()}
+
+
+class SortsTheState(Grouped):
+    def grouping(self, state: Any, clients: Any) -> Any:
+        state["weight"].sort()
+        return super().grouping(state, clients)
+
+
 @dataclass(frozen=True)
 class UncheckedParameter(Sound):
     mu: float = parameters.number(0.1, "a number that nobody checks", low=0)
@@ -209,6 +288,16 @@ DEFECTS: list[tuple[type, str]] = [
     (FigureThatIsAnArray, "figures_and_probabilities_are_numbers"),
     (UnfairBaseline, "training_alone_is_a_fair_baseline"),
     (AloneAndYetSending, "training_alone_is_a_fair_baseline"),
+    (InTwoGroups, "groups_are_of_the_clients"),
+    (GroupsStrangers, "groups_are_of_the_clients"),
+    (GroupsThoseWhoLeft, "groups_are_of_the_clients: asked about"),
+    (GroupOfNobody, "groups_are_of_the_clients"),
+    (GroupsThatAllLeft, "groups_are_of_the_clients: a group has no member"),
+    (GroupsByOrder, "depends on who is asked about"),
+    (GroupModelThatCannotPredict, "does not give one finite score per class"),
+    (CentreThatIsATable, "is not one row of finite numbers"),
+    (GroupOutsideItsFolder, "a group must have a name that a client could have"),
+    (SortsTheState, "writes_to_nothing"),
     (UncheckedParameter, "parameters_are_checked"),
     (NotFrozen, "frozen_value"),
     (ClaimsAnUnknownLaw, "'perfect'"),

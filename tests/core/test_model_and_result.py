@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve import arrays, codec, disk
+from fedsolve import arrays, codec, disk, grouping
 from fedsolve.data.federation import Federation
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError
@@ -442,6 +442,72 @@ def test_a_loaded_result_is_the_saved_one(tmp_path: Path, result: Result) -> Non
     assert found.shared.scores(x).tobytes() == full.shared.scores(x).tobytes()
     with pytest.raises(KeyError):
         found.models["nobody"]
+
+
+@pytest.fixture(scope="module")
+def grouped() -> Result:
+    """Two groups; clients are called as files of groups and of the global model might be."""
+    return fs.run(fs.PFedACnnL(network="mlp:4", groups=2), federation(names=("0", "1", "group-0", "globe")))
+
+
+def test_groups_of_a_loaded_result_are_those_of_the_saved_one(tmp_path: Path, grouped: Result) -> None:
+    folder = grouped.save(tmp_path / "out")
+    found = Result.load(folder)
+    assert sorted(grouped.groups) == sorted(found.group_models) == ["0", "1"]
+    assert found.groups == grouped.groups
+    assert json.loads(json.dumps(found.json())) == json.loads(json.dumps(grouped.json()))
+    assert sorted(os.listdir(folder / "groups")) == ["0.safetensors", "1.safetensors"]
+    assert sorted(os.listdir(folder / "models")) == [f"{name}.safetensors" for name in ("0", "1", "globe", "group-0")]
+    x = np.random.default_rng(1).normal(size=(9, 5))
+    for name, model in grouped.group_models.items():
+        loaded = fs.load_model(folder / "groups" / f"{name}.safetensors")
+        assert loaded.owner == f"group {name}"
+        assert loaded.scores(x).tobytes() == found.group_models[name].scores(x).tobytes() == model.scores(x).tobytes()
+        assert loaded.scores(x).tobytes() != grouped.models[grouped.groups[name].members[0]].scores(x).tobytes()
+
+
+def test_a_result_with_groups_can_be_replaced_and_leaves_none_behind(
+    tmp_path: Path, grouped: Result, result: Result
+) -> None:
+    grouped.save(tmp_path / "out")
+    Result.load(tmp_path / "out").save(tmp_path / "out")
+    assert Result.load(tmp_path / "out").groups == grouped.groups
+    result.save(tmp_path / "out")
+    assert not (tmp_path / "out" / "groups").exists()
+    assert "groups" not in json.loads((tmp_path / "out" / "result.json").read_text())
+    assert Result.load(tmp_path / "out").groups == {}
+    assert dict(Result.load(tmp_path / "out").group_models) == {}
+
+
+def test_a_folder_of_groups_with_something_else_is_left_alone(tmp_path: Path, grouped: Result) -> None:
+    (grouped.save(tmp_path / "out") / "groups" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="is not a result of fedsolve"):
+        grouped.save(tmp_path / "out")
+    assert (tmp_path / "out" / "groups" / "notes.txt").read_text() == "mine"
+
+
+def test_the_digest_covers_groups(tmp_path: Path, grouped: Result) -> None:
+    path = grouped.save(tmp_path / "out") / "result.json"
+    entry = json.loads(path.read_text())
+    entry["groups"]["0"]["centre"][0] += 1.0
+    path.write_text(json.dumps(entry))
+    with pytest.raises(DataError, match="its content is not what was written"):
+        Result.load(tmp_path / "out")
+
+
+def test_centres_that_would_be_a_large_file_are_left_out(monkeypatch: pytest.MonkeyPatch, grouped: Result) -> None:
+    count = sum(len(group.centre) for group in grouped.groups.values())
+    assert count == 2 * 4  # two profiles, as wide as the hidden layer
+    for largest, shown in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(grouping, "LARGEST_CENTRES", largest)
+        groups, models = grouping.groups_of(
+            next(iter(grouped.models.values())).method, federation().task, grouped.state, tuple(grouped.clients)
+        )
+        assert {name: group.members for name, group in groups.items()} == {
+            name: group.members for name, group in grouped.groups.items()
+        }
+        assert all(bool(group.centre) is shown for group in groups.values())
+        assert models.keys() == groups.keys()
 
 
 def test_a_loaded_result_can_be_saved_again_even_over_itself(tmp_path: Path, result: Result) -> None:

@@ -33,7 +33,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 DEPLOY = DOCS / "deploy.md"  # starts processes, so it is run as a whole
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNTRIED = {"", "text", "json", "mermaid"}  # languages that nothing is done with, unless a block has a title
-NEEDS = {"networks.md": ["torch"], "pictures.md": ["PIL", "efficientnet_lite_pytorch"], "tutorial.md": ["matplotlib"]}
+NEEDS = {
+    "networks.md": ["torch", "matplotlib"],
+    "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
+    "tutorial.md": ["matplotlib"],
+}
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 

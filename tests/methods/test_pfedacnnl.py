@@ -242,6 +242,60 @@ def test_a_group_of_which_nobody_answers_joins_the_nearest() -> None:
     )
 
 
+@pytest.mark.parametrize("network", ["lr", "mlp:9,8", "conv:3x3x6,leaky,avgpool:2,dense"])
+def test_the_model_of_a_group_is_what_its_members_get_without_the_personal_solve(network: str, tmp_path: Any) -> None:
+    fed = skewed()
+    folder = fs.run(fs.PFedACnnL(network=network, groups=3), fed).save(tmp_path / "out")
+    plain = fs.run(fs.PFedACnnL(network=network, groups=3, personal=False), fed)
+    groups = fs.Result.load(folder).groups
+    assert groups == plain.groups
+    assert sorted(member for group in groups.values() for member in group.members) == sorted(fed.clients)
+    for number, group in groups.items():
+        model = fs.load_model(folder / "groups" / f"{number}.safetensors")
+        for name in group.members:
+            x = fed.clients[name].test.inputs
+            np.testing.assert_array_equal(model.scores(x), plain.models[name].scores(x))
+            np.testing.assert_array_equal(model.predict_proba(x), plain.models[name].predict_proba(x))
+
+
+def test_centres_are_the_mean_profiles_of_members() -> None:
+    fed = skewed()
+    result = fs.run(fs.PFedACnnL(network="lr", groups=3), fed)  # without a hidden layer, profiles are label shares
+    for group in result.groups.values():
+        labels = [fed.clients[name].train.labels for name in group.members]
+        shares = [np.bincount(each, minlength=CLASSES) / len(each) for each in labels]
+        np.testing.assert_allclose(group.centre, np.mean(shares, axis=0), atol=1e-12)
+
+
+def test_groups_are_told_of_those_who_are_asked_about() -> None:
+    """Of clients whose profile never came too, and of no group before it has a layer or where all are one."""
+    fed = skewed()
+    method = fs.PFedACnnL(network="lr", groups=3)
+    state = fs.run(method, fed).state
+    whole = method.grouping(state, list(fed.clients))
+    largest = max(whole, key=lambda number: len(whole[number].members))
+    assert method.grouping(state, ["stranger"])[largest].members == ("stranger",)
+    assert method.grouping(state, []) == {}
+    assert method.grouping({n: a for n, a in state.items() if "/layer/" not in n}, list(fed.clients)) == {}
+    together = fs.run(fs.PFedACnnL(network="lr", groups=1), fed)
+    assert together.groups == {}
+    assert together.group_models == {}
+    assert together.shared is not None
+
+
+def test_members_of_a_group_that_fell_silent_are_told_where_they_went() -> None:
+    """Half of the clients in each round: every client is in the group whose network it was given."""
+    fed = skewed()
+    method = fs.PFedACnnL(network="mlp:9,8", groups=4, personal=False)
+    result = fs.run(method, fed, participation=0.4)
+    assert 1 < len(result.groups) < len(result.state["centres"])  # nobody answered for one of them
+    assert sorted(member for group in result.groups.values() for member in group.members) == sorted(fed.clients)
+    for number, group in result.groups.items():
+        for name in group.members:
+            x = fed.clients[name].test.inputs
+            np.testing.assert_array_equal(result.group_models[number].scores(x), result.models[name].scores(x))
+
+
 def test_activations_of_another_group_are_not_used() -> None:
     fed = skewed()
     method = fs.PFedACnnL(network="mlp:9,8", groups=3)

@@ -20,7 +20,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import report
 from fedsolve.errors import DataError, FedsolveError
-from fedsolve.report import plots
+from fedsolve.report import clusters, plots
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
 from tests.conftest import unsealed
@@ -41,6 +41,16 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "broken-0").mkdir()
     reason = {"method": "broken", "seed": 0, "reason": "it <b>cannot</b> be"}
     (out / "broken-0" / report.FAILURE).write_text(json.dumps(reason))
+    report.write([out], out / "report.html")
+    return out
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with three groups, and its page."""
+    out = tmp_path_factory.mktemp("grouped")
+    settings = replace(SMALL, method="pfedacnnl", set={"network": "mlp:8", "groups": 3}, clients=16, alone=True)
+    experiment.execute(settings).save(out / "run")
     report.write([out], out / "report.html")
     return out
 
@@ -249,6 +259,122 @@ def test_seeds_are_numbers(tmp_path: Path) -> None:
     assert "seeds are whole numbers separated by commas; got '0,x'" in done.stderr
 
 
+# --- groups of clients ---
+
+
+def rows_of_groups(page: str) -> list[list[str]]:
+    """The cells of the table of groups, as texts."""
+    table = page[page.index('<section class="groups">') :].partition("</table>")[0].partition("<tbody>")[2]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("</tr>")[:-1]]
+    return [[re.sub(r"<[^>]+>", "", text) for text in row] for row in rows]
+
+
+def test_a_page_shows_each_group_with_members_samples_and_mean_accuracy(grouped: Path) -> None:
+    result, page = fs.Result.load(grouped / "run"), (grouped / "report.html").read_text()
+    rows = {row[0]: row for row in rows_of_groups(page)}
+    assert rows.keys() == result.groups.keys() == {"0", "1", "2"}
+    for name, group in result.groups.items():
+        clients = [result.clients[member] for member in group.members]
+        figures = [
+            np.mean([100 * (c.accuracy or 0) for c in clients]),
+            np.mean([100 * (c.alone or 0) for c in clients]),
+        ]
+        counts = [len(clients), sum(c.train for c in clients), sum(c.test for c in clients)]
+        distances = {
+            np.linalg.norm(np.subtract(group.centre, other.centre)): number
+            for number, other in result.groups.items()
+            if number != name
+        }
+        near = f"{distances[min(distances)]} ({min(distances):.2g} away)"
+        words = [name, *map(str, counts), *(f"{value:.1f}" for value in figures), near, ", ".join(group.members)]
+        assert rows[name] == words
+    assert "pfedacnnl put 16 clients into 3 groups." in page
+    assert page.count("<section") == page.count("</section>")
+
+
+def test_labels_stand_group_by_group_and_alike_beside_alike(grouped: Path) -> None:
+    (run,) = report.entries([grouped])
+    counts = run.result["data"]["split"]
+    groups = run.result["groups"]
+    found = clusters.clusters(run)
+    assert {cluster.name: sorted(cluster.shares) for cluster in found} == {
+        name: sorted(group["members"]) for name, group in groups.items()
+    }
+    for cluster in found:
+        assert tuple(cluster.shares) == cluster.members
+        for member, row in cluster.shares.items():
+            np.testing.assert_allclose(row, np.array(counts[member]) / sum(counts[member]))
+        commonest = [int(np.argmax(counts[member])) for member in cluster.members]
+        assert commonest == sorted(commonest)
+    page = (grouped / "report.html").read_text()
+    figure = page[page.index("Labels, group by group") :].partition("</svg>")[0]
+    written = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
+    assert [name for name in written if name in counts] == [name for each in found for name in each.members]
+
+
+def test_members_of_a_group_are_nearer_to_each_other_than_to_other_groups(grouped: Path) -> None:
+    """What the figure is to show: the groups are of clients with similar labels."""
+    (run,) = report.entries([grouped])
+    means = {each.name: np.mean(list(each.shares.values()), axis=0) for each in clusters.clusters(run)}
+    inside = [np.linalg.norm(row - means[c.name]) for c in clusters.clusters(run) for row in c.shares.values()]
+    outside = [
+        np.linalg.norm(row - mean)
+        for c in clusters.clusters(run)
+        for row in c.shares.values()
+        for name, mean in means.items()
+        if name != c.name
+    ]
+    assert np.mean(inside) < 0.8 * np.mean(outside)
+
+
+def test_a_page_without_groups_says_nothing_of_them(compared: Path) -> None:
+    page = (compared / "report.html").read_text()
+    assert '<section class="groups">' not in page
+    assert "Labels, group by group" not in page
+
+
+def test_a_run_without_counts_of_classes_has_a_table_of_groups_alone(grouped: Path, tmp_path: Path) -> None:
+    content = unsealed(grouped / "run" / "result.json")
+    del content["data"]["split"]
+    for group in content["groups"].values():
+        del group["centre"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text(json.dumps(content))
+    page = report.write([tmp_path], tmp_path / "report.html").read_text()
+    assert len(rows_of_groups(page)) == 3
+    assert "nearest" not in page
+    assert "<figure" not in page[page.index('<section class="groups">') :]
+
+
+def test_many_members_are_all_named_behind_a_click(grouped: Path, tmp_path: Path) -> None:
+    content = unsealed(grouped / "run" / "result.json")
+    names = [f"<i>{number:03}" for number in range(40)]
+    content["clients"] = {name: next(iter(content["clients"].values())) for name in names}
+    content["groups"] = {"10": {"members": names[:30]}, "9": {"members": names[30:]}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text(json.dumps(content))
+    page = report.write([tmp_path], tmp_path / "report.html").read_text()
+    short, long = rows_of_groups(page)  # numbers in their order, not texts in theirs
+    assert (short[0], short[-1]) == ("9", ", ".join(f"&lt;i&gt;{number:03}" for number in range(30, 40)))
+    assert long[0] == "10"
+    assert long[-1].count("&lt;i&gt;") == 30
+    assert "and 20 more" in long[-1]
+    assert page.count("<details>") == 1
+
+
+def test_each_method_with_groups_has_a_section(grouped: Path, tmp_path: Path) -> None:
+    for number, personal in enumerate((True, False)):
+        content = unsealed(grouped / "run" / "result.json")
+        content["settings"]["set"]["personal"] = personal
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "result.json").write_text(json.dumps(content))
+    page = report.write([tmp_path], tmp_path / "report.html").read_text()
+    titles = re.findall(r'<section class="groups">\n<h2>([^<]*)</h2>', page)
+    assert sorted(titles) == [f"Groups of pfedacnnl (personal={personal})" for personal in (False, True)]
+    identities = re.findall(r' id="(groups[^"]*)"', page)
+    assert len(identities) == len(set(identities)) == 2
+
+
 # --- the page, in a browser ---
 
 
@@ -279,11 +405,12 @@ def show(browser: Any, page: Path, width: int) -> None:
     browser.get(page.as_uri())
 
 
+@pytest.mark.parametrize("runs", ["compared", "grouped"])
 @pytest.mark.parametrize("width", [380, 1280])
-def test_the_page_in_a_browser(browser: Any, compared: Path, width: int) -> None:
+def test_the_page_in_a_browser(browser: Any, request: pytest.FixtureRequest, runs: str, width: int) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)
-    show(browser, compared / "report.html", width)
+    show(browser, request.getfixturevalue(runs) / "report.html", width)
     assert browser.get_log("browser") == []
     asked = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
     addresses = [line["params"]["request"]["url"] for line in asked if line["method"] == "Network.requestWillBeSent"]

@@ -78,6 +78,35 @@ def test_a_method_below_the_best_constant_answer_is_told_so(command: Command, tm
     assert "constant answer" not in done.out
 
 
+@pytest.mark.parametrize("clients", [6, 1])
+def test_groups_are_told_in_a_line_and_their_models_predict(command: Command, tmp_path: Path, clients: int) -> None:
+    options = ["--method", "pfedacnnl", "--set", "network=lr", "--set", "groups=2", "--partition", "dirichlet:0.1"]
+    done = command("run", *options, "--clients", str(clients), "--out", "out")
+    assert done.code == 0
+    groups = figures(tmp_path / "out")["groups"]
+    sizes = sorted(len(group["members"]) for group in groups.values())
+    assert sum(sizes) == clients
+    wanted = "1 group of 1 client:" if clients == 1 else f"2 groups of {sizes[0]} to {sizes[1]} clients:"
+    words = " ".join(done.out.split())
+    assert wanted in words
+    assert f"({clients} personal), groups/ ({len(groups)})" in words
+    x = np.linspace(0, 16, 3 * 64).reshape(3, 64)
+    np.savez(tmp_path / "new.npz", x=x)
+    done = command("predict", "out/groups/0.safetensors", "--data", "new.npz")
+    model = fs.load_model(tmp_path / "out" / "groups" / "0.safetensors")
+    assert (done.code, done.out.split()) == (0, [str(label) for label in model.predict(x)])
+
+
+def test_runs_without_groups_say_nothing_of_them(command: Command) -> None:
+    assert "group" not in command("run", "--clients", "3", "--out", "out").out
+
+
+def test_groups_are_told_after_a_run_on_sites(capsys: pytest.CaptureFixture[str]) -> None:
+    federation = fs.load("wards").split("by-client", test=0.5)
+    show_sites(fs.run(fs.PFedACnnL(network="lr", groups=2), federation), Path("out"))
+    assert "2 groups of 2 to 3 clients: who is in which" in capsys.readouterr().out
+
+
 def late(folder: Path) -> None:
     """A table with a column of unix milliseconds within one second, which is all that the label depends on."""
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.terms import Terms
 from fedsolve.method import Plan
 from fedsolve.model import load_model
+from fedsolve.report import clusters
 from fedsolve.result import Result
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
@@ -148,7 +149,7 @@ def every(folder: Path) -> dict[str, Target]:
 def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     """Readers of files."""
     folder.mkdir(parents=True, exist_ok=True)
-    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP())]
+    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP(), fs.PFedACnnL(network="lr", groups=2))]
     saved = [result.save(folder / f"seed-{number}") for number, result in enumerate(results)]
     texts = tuple(json.dumps(unsealed(place / "result.json")).encode() for place in saved)  # no digest refuses them all
     settings = json.loads(texts[0])
@@ -179,6 +180,8 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         for section in report.sections(report.entries([path.parent])):
             for group in section.groups:
                 report.gains(group, section.runs)
+            for run in section.runs:
+                clusters.clusters(run)
 
     toml = b'method = "fedhip"\nclients = 5\npartition = "dirichlet:0.1"\ntest = 0.2\n\n[set]\nalpha = 5.0\n'
     csv = b"age,pulse,label\n61,40.5,ill\n35,60,well\n80,1e2,ill\n"

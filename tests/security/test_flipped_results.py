@@ -20,6 +20,7 @@ def told(folder: Path) -> tuple[object, ...]:
     history = tuple(replace(line, seconds=0.0) for line in result.history)
     result = replace(result, seconds=Seconds(), history=history)
     every = {**result.models, **({"global": result.shared} if result.shared else {})}
+    every |= {f"groups/{name}": model for name, model in result.group_models.items()}
     models = {name: (model.owner, model.method, model.task, dict(model.arrays)) for name, model in every.items()}
     return json.dumps(result.json(), sort_keys=True), dict(result.state), models
 
@@ -35,11 +36,15 @@ def same(first: object, second: object) -> bool:
     return bool(first == second)
 
 
+METHODS = (fs.FedHiP(intercept=True), fs.PFedACnnL(network="mlp:4", groups=2))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("flips", [200, pytest.param(2_000, marks=pytest.mark.long)])
-def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int) -> None:
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int, method: fs.Method) -> None:
     """0.1.0 loaded such models and results as they were."""
     federation = fs.load("wards").split("by-client", test=0.5)
-    folder = fs.run(fs.FedHiP(intercept=True), federation).save(tmp_path / "run")
+    folder = fs.run(method, federation).save(tmp_path / "run")
     before = told(folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     places = np.cumsum([0, *(path.stat().st_size for path in files)])

@@ -6,6 +6,7 @@ import html
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import codec, report
 from fedsolve.errors import DataError, brief, plain
+from fedsolve.grouping import GroupResult
 from fedsolve.result import Result
 from fedsolve.resultfile import read_result
 from fedsolve.study.compare import FAILURE
@@ -33,7 +35,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("a", "b", "c")
     }
     result = fs.run(fs.AFL(ridge=1.0), fs.Federation.from_arrays(wards))
-    return result.save(tmp_path_factory.mktemp("saved") / "run")
+    groups = {"0": GroupResult(("a", "c"), (0.5, -1.0)), "1": GroupResult(("b",), (2.0, 0.25))}
+    return replace(result, groups=groups).save(tmp_path_factory.mktemp("saved") / "run")
 
 
 def at(*path: Any) -> Callable[[Any, Any], Any]:
@@ -86,6 +89,13 @@ PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "split of a client": at("data", "split", "a"),
     "confusion": at("confusion"),
     "baseline": at("baseline"),
+    "groups": at("groups"),
+    "a group": at("groups", "0"),
+    "a group by another name": at("groups", ".."),
+    "members": at("groups", "0", "members"),
+    "a member": at("groups", "0", "members", 0),
+    "centre": at("groups", "0", "centre"),
+    "a number of a centre": at("groups", "0", "centre", 1),
 }
 VALUES: tuple[Any, ...] = (
     None,
@@ -121,6 +131,55 @@ def test_any_value_in_any_place_is_refused_by_the_files_name_or_gathered(
                 assert len(str(error)) < 1500
             else:
                 assert outcome or place == "clients"
+
+
+NONSENSE: dict[str, tuple[Any, str]] = {
+    "no groups by name": ([["a"]], "groups must be values by name"),
+    "nothing": (None, "groups must be values by name"),
+    "a list for a group": ({"0": ["a"]}, "groups, '0', must be values by name"),
+    "no members": ({"0": {}}, "groups, '0', lacks 'members'"),
+    "nobody": ({"0": {"members": []}}, "members must name a client; got none"),
+    "a text for members": ({"0": {"members": "a"}}, "members must be a list; got 'a'"),
+    "a number for a member": ({"0": {"members": [1]}}, "must be a text"),
+    "a list for a member": ({"0": {"members": [["a"]]}}, "must be a text"),
+    "a stranger": ({"0": {"members": ["a", "nobody"]}}, "has 'nobody', who is no client of the run"),
+    "a member twice": ({"0": {"members": ["a", "a"]}}, "'a', who is in another group or there twice"),
+    "a member of two": ({"0": {"members": ["a"]}, "1": {"members": ["b", "a"]}}, "groups, '1', members has 'a'"),
+    "a name that climbs": ({"../../x": {"members": ["a"]}}, "a group must have a name that a client could have"),
+    "a name of a terminal": ({"\x1b[2J": {"members": ["a"]}}, "a group must have a name that a client could have"),
+    "a centre without numbers": ({"0": {"members": ["a"], "centre": ["x"]}}, "must be a number; got 'x'"),
+    "a centre in rows": ({"0": {"members": ["a"], "centre": [[1.0]]}}, "must be a number"),
+    "a centre that is true": ({"0": {"members": ["a"], "centre": [True]}}, "must be a number; got True"),
+    "a centre too large": ({"0": {"members": ["a"], "centre": [1e300]}}, "must be a number; got 1e"),
+    "one centre": ({"0": {"members": ["a"], "centre": [1]}, "1": {"members": ["b"]}}, "centres of one length"),
+    "two lengths": (
+        {"0": {"members": ["a"], "centre": [1]}, "1": {"members": ["b"], "centre": [1, 2]}},
+        "centres of one length",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("groups", "said"), NONSENSE.values(), ids=NONSENSE)
+def test_groups_that_are_none_of_its_clients_are_refused(saved: Path, tmp_path: Path, groups: Any, said: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(saved, folder)
+    (folder / "result.json").write_text(json.dumps(unsealed(saved / "result.json") | {"groups": groups}))
+    for read in (Result.load, lambda folder: report.entries([folder])):
+        with pytest.raises(DataError) as error:
+            read(folder)
+        assert str(folder) in str(error.value)
+        assert str(error.value).isprintable()
+        assert said in str(error.value)
+
+
+def test_a_result_from_before_there_were_groups_loads(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(saved, folder)
+    content = unsealed(saved / "result.json")
+    assert content["format"] == 2
+    assert content.pop("groups")["0"] == {"members": ["a", "c"], "centre": [0.5, -1.0]}
+    (folder / "result.json").write_text(json.dumps(content))
+    assert Result.load(folder).groups == {}
 
 
 TEXTS: dict[str, str] = {
@@ -179,6 +238,8 @@ def test_extreme_but_proper_figures_still_make_a_page(saved: Path, tmp_path: Pat
         content["history"][0] |= {"round": 2**63 - 1, "accuracy": value}
         content["settings"] |= {"seed": number, "data": "<script>", "set": {"ridge": [1, "a"]}}
         content["data"]["split"] = {name: [2**62, 0] for name in content["clients"]}
+        content["data"]["split"]["a"] = [0, 0]
+        content["groups"] = {"0": {"members": ["a"], "centre": [value]}, "<b>": {"members": ["c"], "centre": [-value]}}
         folder = tmp_path / str(number)
         shutil.copytree(saved, folder)
         (folder / "result.json").write_text(json.dumps(content))

@@ -96,6 +96,13 @@ def test_folders_that_are_there_keep_their_rights(tmp_path: Path) -> None:
     assert rights(shared / "runs") == rights(shared / "runs" / "out") == 0o700
 
 
+def test_models_of_groups_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """A group may have one member."""
+    folder = fs.run(fs.PFedACnnL(network="lr", groups=3), sample_federation()).save(tmp_path / "runs" / "out")
+    assert len(list((folder / "groups").iterdir())) == 3
+    assert open_to_others(tmp_path / "runs") == {}
+
+
 def kept_checkpoint(home: Path) -> None:
     state = Snapshot(1, {"w": np.ones(2)}, (), frozenset(), {})
     Checkpoint(home / "run", every=1).keep(state, {"a": Memory({"private": np.ones(3)})}, rounds=3)

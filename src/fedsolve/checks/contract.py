@@ -206,16 +206,39 @@ def lost_replies_are_not_there(method: Method) -> None:
 
 
 def models_survive_disk(method: Method) -> None:
-    """A saved model predicts the same after loading."""
+    """A saved model, of a client or of a group, predicts the same after loading."""
     x, _ = sample_data()
     result = run(method, sample_federation())
     network = next(iter(parameters.imported(method).values()), "")
     with tempfile.TemporaryDirectory() as folder:
-        result.save(Path(folder) / "out")
-        for name, model in result.models.items():
-            loaded = load_model(Path(folder) / "out" / "models" / f"{name}.safetensors", type(method), model=network)
-            if loaded.scores(x).tobytes() != model.scores(x).tobytes():
-                raise CheckError(f"the model of {name!r} gives other scores after loading")
+        place = result.save(Path(folder) / "out")
+        for below, models in (("models", result.models), ("groups", result.group_models)):
+            for name, model in models.items():
+                loaded = load_model(place / below / f"{name}.safetensors", type(method), model=network)
+                if loaded.scores(x).tobytes() != model.scores(x).tobytes():
+                    raise CheckError(f"the model of {model.owner!r} gives other scores after loading")
+
+
+def groups_are_of_the_clients(method: Method) -> None:
+    """Groups have members among the clients that were asked about, each in one at most, and a model that predicts."""
+    federation = sample_federation()
+    result = run(method, federation)
+    x, clients = sample_data()[0], tuple(federation.clients)
+    for asked in (clients, clients[::-1][:3], ()):
+        groups = method.grouping(result.state, asked)
+        members = [member for group in groups.values() for member in group.members]
+        if not (all(group.members for group in groups.values()) and len(members) == len(set(members))):
+            raise CheckError("a group has no member, or a client is in two groups")
+        if not set(members) == set(asked) & {name for group in result.groups.values() for name in group.members}:
+            raise CheckError(f"asked about {list(asked)}, it puts {sorted(members)} into groups")
+        for name, group in groups.items():
+            if not set(group.members) <= set(result.groups[name].members):
+                raise CheckError(f"who is in group {name!r} depends on who is asked about")
+            scores = method.predict(group.model, x, federation.task)
+            if scores.shape != (len(x), federation.task.classes) or not np.isfinite(scores).all():
+                raise CheckError(f"the model of group {name!r} does not give one finite score per class")
+            if group.centre is not None and (group.centre.ndim != 1 or not np.isfinite(group.centre).all()):
+                raise CheckError(f"the centre of group {name!r} is not one row of finite numbers")
 
 
 def figures_and_probabilities_are_numbers(method: Method) -> None:
@@ -261,6 +284,7 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         absent_clients_are_not_there,
         lost_replies_are_not_there,
         models_survive_disk,
+        groups_are_of_the_clients,
         figures_and_probabilities_are_numbers,
         training_alone_is_a_fair_baseline,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsolve.cli.options import check_place
-from fedsolve.cli.show import print_warnings
+from fedsolve.cli.show import print_groups, print_warnings
 from fedsolve.cli.text import percent, size
 from fedsolve.study.settings import Settings, assignments, share_of
 
@@ -124,6 +124,7 @@ def _show_sites(result: Result, saved: Path) -> None:
     for name, reason in result.data.get("left_out", {}).items():
         console.print(f"left out: {name}: {reason}", markup=False, soft_wrap=True)
     print_warnings(console, result.warnings)
+    print_groups(console, result)
     console.print(
         f"{result.rounds} round{'s' * (result.rounds != 1)}, {size(result.bytes_up)} up, "
         f"{size(result.bytes_down)} down, {result.seconds.total:.1f} s; saved in {saved}",

@@ -9,7 +9,7 @@ import typer
 
 
 def export_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ or groups/ of a run.")],
     to: Annotated[str, typer.Option(help="onnx: one file from raw inputs to scores, for any runtime.")] = "onnx",
     out: Annotated[
         Path | None,

@@ -11,7 +11,7 @@ from fedsolve.cli.waiting import waiting
 
 
 def predict_command(
-    path: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ of a run.")],
+    path: Annotated[Path, typer.Argument(metavar="MODEL", help="A file below models/ or groups/ of a run.")],
     data: Annotated[
         Path,
         typer.Option(

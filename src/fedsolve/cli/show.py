@@ -40,6 +40,7 @@ def show(result: Result, saved: Path) -> None:
     _print_remarks(console, result)
     files = (
         f"result.json, state.safetensors, models/ ({len(result.models)} personal{', 1 global' * bool(result.shared)})"
+        + (f", groups/ ({len(result.groups)})" if result.groups else "")
     )
     console.print(f"saved in [bold]{escape(str(saved))}[/bold]: {files}", soft_wrap=True)
     example = next(iter(result.models), None)
@@ -62,6 +63,15 @@ def print_warnings(console: Console, warnings: Iterable[str]) -> None:
     """Print what not to trust, one line each."""
     for sentence in warnings:
         console.print(f"warning: {sentence}", markup=False, soft_wrap=True)
+
+
+def print_groups(console: Console, result: Result) -> None:
+    """Print how many groups there are and how large, where there are groups."""
+    if result.groups:
+        sizes = sorted({len(group.members) for group in result.groups.values()})
+        groups = f"{len(result.groups)} group{'s' * (len(result.groups) != 1)}"
+        clients = f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} client{'s' * (sizes[-1] != 1)}"
+        console.print(f"{groups} of {clients}: who is in which is in result.json, and on the page of a report")
 
 
 def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:
@@ -117,6 +127,7 @@ def _print_remarks(console: Console, result: Result) -> None:
         console.print(
             f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
         )
+    print_groups(console, result)
     missing = result.history[-1].missing if result.history else ()
     if missing:
         console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")

@@ -29,7 +29,7 @@ from fedsolve.families.layered.settings import Layerwise, first_state, layer_upd
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
-from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
+from fedsolve.method import Group, Method, Personal, Plan, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solution_of
 
@@ -106,6 +106,10 @@ class PFedACnnL(Layerwise, Method):
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """How many groups there are."""
         return {"groups": len(_models(state))}
+
+    def grouping(self, state: Arrays, clients: Sequence[str]) -> Mapping[str, Group]:
+        """Who is in which group, once it has a layer; none where all are one group, whose network is the global one."""
+        return {} if self.groups == 1 else _grouping(state, clients)
 
     # --- client half ---
 
@@ -274,3 +278,16 @@ def _belongs(name: str, groups: set[int]) -> bool:
 
 def _slices(count: int, step: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def _grouping(state: Arrays, clients: Sequence[str]) -> dict[str, Group]:
+    """The groups of these clients that have a layer, each with its network and the centre of its profiles."""
+    members: dict[int, list[str]] = {}
+    for client in clients:
+        members.setdefault(_group(state, client), []).append(client)
+    models = {number: layers.network_of({**state, **model}) for number, model in _models(state).items()}
+    return {
+        str(number): Group(tuple(members[number]), model, state["centres"][number])
+        for number, model in models.items()
+        if number in members and layers.layers(model)
+    }

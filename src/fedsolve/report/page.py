@@ -10,8 +10,9 @@ from importlib import resources
 
 import numpy as np
 
-from fedsolve.report import plots
+from fedsolve.report import clusters, plots
 from fedsolve.report.gather import Column, Group, RunFile, Section, gains, sections
+from fedsolve.report.tables import cell, count, duration, share, size, titled, whole
 from fedsolve.study.experiment import command
 
 _USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
@@ -154,7 +155,7 @@ def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
         for title, words, svg in _plots(part, runs)
         if svg
     ]
-    grid = f'<div class="plots">\n{"".join(figures)}\n</div>'
+    grid = f'<div class="plots">\n{"".join(figures)}\n</div>' + clusters.sections(part.groups, level)
     if alone:
         return grid
     return (
@@ -211,13 +212,13 @@ def _overview(parts: Sequence[Section]) -> str:
     names = list(dict.fromkeys(group.name for part in parts for group in part.groups))
     lines = []
     for name in names:
-        cells = [_cell(name)]
+        cells = [cell(name)]
         for part in parts:
             value = next((group.accuracy() for group in part.groups if group.name == name), None)
-            cells.append(_share(value, 1))
+            cells.append(share(value, 1))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     heads = ["method", *(part.name for part in parts)]
-    return _titled("Mean accuracy, %", "Over clients, then over seeds.", _whole("overview", heads, lines))
+    return titled("Mean accuracy, %", "Over clients, then over seeds.", whole("overview", heads, lines))
 
 
 def _metrics(parts: Sequence[Section]) -> str:
@@ -237,12 +238,12 @@ def _metrics(parts: Sequence[Section]) -> str:
         return ""
     lines = []
     for name, data, values in rows:
-        cells = [_cell(name), *([_cell(data, text=True)] if len(parts) > 1 else [])]
+        cells = [cell(name), *([cell(data, text=True)] if len(parts) > 1 else [])]
         entries = [values[i] for i in columns]
-        cells += [_cell("-", "") if value is None else _cell(f"{value:.4g}", value) for value in entries]
+        cells += [cell("-", "") if value is None else cell(f"{value:.4g}", value) for value in entries]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     heads = ["method", *(["data"] if len(parts) > 1 else []), *(candidates[i] for i in columns)]
-    return _titled("Further metrics", "Means over clients, then over seeds.", _whole("metrics", heads, lines))
+    return titled("Further metrics", "Means over clients, then over seeds.", whole("metrics", heads, lines))
 
 
 _SUMMARIES = (("mean %", "mean"), ("pooled %", "pooled"), ("std", "std"), ("worst tenth %", "worst_decile"))
@@ -260,75 +261,19 @@ def _table(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     lines = []
     for run in sorted(runs, key=lambda run: (names.get(run.place, (run.method, ""))[::-1], run.seed)):
         name, data = names.get(run.place, (run.method, "-"))
-        cells = [_cell(name), *([_cell(data, text=True)] if several else []), _cell(run.seed)]
+        cells = [cell(name), *([cell(data, text=True)] if several else []), cell(run.seed)]
         if run.failure:
             rest = f'<td colspan="{len(heads) + 1 - len(cells)}">failed: {html.escape(run.failure)}</td>'
             lines.append(f'<tr class="failed">{"".join(cells)}{rest}</tr>')
             continue
-        cells += [_share(run.summary(part)) for _, part in _SUMMARIES]
-        cells += [_share(run.mean(whose)) for _, whose in beside]
+        cells += [share(run.summary(part)) for _, part in _SUMMARIES]
+        cells += [share(run.mean(whose)) for _, whose in beside]
         rounds, seconds = run.number("rounds"), run.number("seconds", "total")
-        cells.append(_cell("-", "") if rounds is None else _cell(int(rounds)))
+        cells.append(cell("-", "") if rounds is None else cell(int(rounds)))
         for way in ("up", "down"):
             sent = run.number("bytes", way)
-            cells.append(_cell("-", "") if sent is None else _cell(size(sent), sent))
-        cells.append(_cell("-", "") if seconds is None else _cell(f"{seconds:.2f}", seconds))
+            cells.append(cell("-", "") if sent is None else cell(size(sent), sent))
+        cells.append(cell("-", "") if seconds is None else cell(f"{seconds:.2f}", seconds))
         code = html.escape(command(run.settings))
         lines.append(f'<tr>{"".join(cells)}<td><button class="copy">copy</button><code>{code}</code></td></tr>')
-    return _whole("runs", heads, lines, last="<th>command</th>")
-
-
-def _whole(name: str, heads: Sequence[str], lines: Sequence[str], last: str = "") -> str:
-    row = last
-    for head in reversed(heads):
-        kind = " class=text" if head == "data" else ""
-        row = f'<th{kind}><button class="sort">{html.escape(head)}</button></th>{row}'
-    return f'<table id="{name}"><thead><tr>{row}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-
-
-def _titled(title: str, words: str, table: str) -> str:
-    return f'<section>\n<h2>{title}</h2>\n<p class="note">{words}</p>\n<div class="scroll">{table}</div>\n</section>'
-
-
-def _share(value: float | None, digits: int = 2) -> str:
-    return _cell("-", -1.0) if value is None else _cell(f"{100 * value:.{digits}f}", value)
-
-
-def _cell(content: object, value: object = None, *, text: bool = False) -> str:
-    key = html.escape(str(content if value is None else value))
-    return f'<td{" class=text" if text else ""} data-value="{key}">{html.escape(str(content))}</td>'
-
-
-# --- numbers in words ---
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> count(1, "run"), count(2, "run")
-    ('1 run', '2 runs')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def size(number: float) -> str:
-    """Bytes in the unit that suits them.
-
-    >>> size(999), size(1_234_567)
-    ('999 bytes', '1.23 MB')
-    """
-    unit = "bytes"
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            break
-        number /= 1000
-    return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds, or minutes where they are many.
-
-    >>> duration(1.234), duration(600)
-    ('1.2 s', '10 min')
-    """
-    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.3g} min"
+    return whole("runs", heads, lines, last="<th>command</th>")

@@ -18,6 +18,7 @@ from fedsolve.arrays import Arrays, finite
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.grouping import groups_of
 from fedsolve.method import Method, Server
 from fedsolve.metrics import figures
 from fedsolve.model import Model
@@ -59,6 +60,7 @@ class Outcome:
         """The result of the run: with its settings and data, personal models where they are here, and all seconds."""
         personal = self.tallies.get("personal", {})
         unsure = {name: client.unsure for name, client in self.clients.items()}
+        groups, group_models = groups_of(method, task, self.state, tuple(self.clients))
         return Result(
             method=method.name,
             settings=settings,
@@ -75,6 +77,8 @@ class Outcome:
             baseline=figures(self.tallies.get("baseline", {})),
             confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
             warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
+            groups=groups,
+            group_models=group_models,
         )
 
 
