@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.families.layered import forward as nets
+from fedsolve.families.layered import forward as passes
 from fedsolve.families.layered.stages import Stage
 from fedsolve.runtime.drive import drive
 from fedsolve.runtime.inbox import Replies
@@ -50,16 +50,16 @@ def measure() -> list[dict[str, Any]]:
     x, y = rng.standard_normal((CLIENTS * SAMPLES, 64)), rng.integers(10, size=CLIENTS * SAMPLES)
     parts = zip(np.split(x, CLIENTS), np.split(y, CLIENTS), strict=True)
     federation = fs.Federation.from_arrays({f"c{i:02d}": {"train": part} for i, part in enumerate(parts)}, classes=10)
-    design = nets.design
+    design = passes.design
 
-    def slow(stage: Stage, inputs: Any, block: int) -> Iterator[Any]:
-        for rows in design(stage, inputs, block):
+    def slow(stage: Stage, inputs: Any, block: int, *, constant: bool = True) -> Iterator[Any]:
+        for rows in design(stage, inputs, block, constant=constant):
             time.sleep(_Unequal.here.delay)
             yield rows
 
     rows: list[dict[str, Any]] = []
     states = []
-    nets.design = slow
+    passes.design = slow
     try:
         for adaptive in (False, True):
             method = fs.FedACnnL(network=NETWORK, block=BLOCK, limit=LIMIT, adaptive=adaptive)
@@ -76,7 +76,7 @@ def measure() -> list[dict[str, Any]]:
                 }
             )
     finally:
-        nets.design = design
+        passes.design = design
     saved = 1 - rows[1]["idle s"] / rows[0]["idle s"]
     apart = max(
         float(np.linalg.norm(a - states[1][n]) / np.linalg.norm(a))

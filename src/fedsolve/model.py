@@ -143,10 +143,15 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
 def _of_format_1(
     arrays: dict[str, Array], method: str, settings: dict[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What version 0.1.0 wrote, as it is now: networks held their number of classes, and `local` all its parameters."""
+    """What version 0.1.0 wrote, as it is now.
+
+    Networks held their number of classes, `local` all its parameters, and all places of a convolution had one code.
+    """
     if method == "local":
         ridge = {name: settings.pop(name) for name in ("ridge", "intercept")}
         settings = ridge if settings["model"] == "ridge" else settings
+    if method in ("fedacnnl", "pfedacnnl"):
+        settings = {**settings, "target": "shared"}
     return {name: array for name, array in arrays.items() if name != "classes"}, settings
 
 

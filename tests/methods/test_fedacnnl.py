@@ -55,7 +55,13 @@ def patches(image: Any, height: int, width: int, stride: int, pad: int) -> list[
     return found
 
 
-def slow_training(text: str, x: Any, y: Any, gamma: float, seed: int) -> list[Any]:
+def drawn(seed: int, name: str, number: int, *shape: int) -> Any:
+    return derive(seed, name, number, *shape).standard_normal(shape)
+
+
+def slow_training(
+    text: str, x: Any, y: Any, gamma: float, seed: int, target: str = "place", one: tuple[float, ...] = (1.0,)
+) -> list[Any]:
     """Layer by layer on the pooled data, image by image, patch by patch; FedACnnL (1) as stacked least squares."""
     values = [unit(each) for each in x]
     layers: list[Any] = []
@@ -73,14 +79,19 @@ def slow_training(text: str, x: Any, y: Any, gamma: float, seed: int) -> list[An
             else:
                 out = int(rest[0]) if rest else CLASSES
                 rows = [[each.ravel()] for each in values]
-            encoding = derive(seed, "label encoding", len(layers), CLASSES, out).standard_normal((CLASSES, out))
-            encoding = encoding if rest else np.eye(CLASSES)
-            f = np.array([[*row, 1.0] for own in rows for row in own])
+            number, places = len(layers), len(rows[0])
+            encoding = drawn(seed, "label encoding", number, CLASSES, out) if rest else np.eye(CLASSES)
+            codes = drawn(seed, "codes of places", number, CLASSES, places, out)
+            f = np.array([[*row, *one] for own in rows for row in own])
             z = np.array([encoding[label] for own, label in zip(rows, y, strict=True) for _ in own])  # Y Q
+            if target == "place" and kind == "conv":  # Y Q_p
+                z = np.array([codes[label, place] for label in y for place in range(places)])
+            if target == "projection" and rest:  # sign(X P) + sign(Y Q)
+                z = np.sign(z) + np.sign(f @ drawn(seed, "input projection", number, f.shape[1], out))
             ridge = np.sqrt(gamma) * np.eye(f.shape[1])
             w = np.linalg.lstsq(np.vstack([f, ridge]), np.vstack([z, np.zeros((len(ridge), out))]), rcond=None)[0]
             layers.append(w)
-            values = [np.array([[*row, 1.0] @ w for row in own]) for own in rows]
+            values = [np.array([[*row, *one] @ w for row in own]) for own in rows]
             values = [each.reshape(tall, -1, out) if kind == "conv" else each[0] for each in values]
         elif kind in ("avgpool", "maxpool"):
             size, fold = int(rest[0]), np.mean if kind == "avgpool" else np.max
@@ -101,13 +112,14 @@ def slow_training(text: str, x: Any, y: Any, gamma: float, seed: int) -> list[An
     return layers
 
 
-def full(text: str, model: Any) -> list[Any]:
+def full(text: str, model: Any, target: str = "place") -> list[Any]:
     """The matrices of a model's layers, encodings multiplied out, intercepts last."""
     found, result = layers.layers(model), []
     items = [item for item in nets.parse(text).items if item.kind in ("dense", "conv")]
     for number, (layer, item) in enumerate(zip(found, items, strict=True)):
         scores = nets.stacked(layer)
-        if item.width:
+        coded = target == "projection" or (target == "place" and item.kind == "conv")
+        if item.width and not coded:
             scores = scores @ nets.encoding(int(model["seeds"][0]), number, CLASSES, item.width)
         result.append(scores)
     return result
@@ -137,6 +149,47 @@ def test_every_layer_is_that_of_pooled_training(text: str, how: str, clients: in
         assert relative(mine, theirs) < 1e-7
 
 
+@pytest.mark.parametrize("text", NETWORKS[1:])
+@pytest.mark.parametrize("target", ["place", "shared", "projection"])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("how", "clients", "block"), [("iid", 1, 4096), ("dirichlet:0.01", 9, 5), ("iid", 90, 64)])
+def test_every_target_gives_the_layers_of_pooled_training(
+    text: str, target: str, constant: bool, how: str, clients: int, block: int
+) -> None:
+    x, y = images(shape=(7, 6))
+    method = fs.FedACnnL(network=text, gamma=0.3, block=block, target=target, constant=constant)
+    result = fs.run(method, federation(x, y, how, clients))
+    assert result.shared is not None
+    model = result.shared.arrays
+    wanted = slow_training(text, x, y, 0.3, int(model["seeds"][0]), target, (1.0,) if constant else ())
+    for mine, theirs in zip(full(text, model, target), wanted, strict=True):
+        assert mine.shape == theirs.shape and relative(mine, theirs) < 1e-7
+
+
+@pytest.mark.parametrize("target", ["place", "shared"])
+def test_a_code_at_each_place_lets_a_convolution_have_more_than_one_column_per_class(target: str) -> None:
+    x, y = images(200)
+    text = "conv:3x3x15,dense"
+    result = fs.run(fs.FedACnnL(network=text, gamma=1e-6, target=target, constant=False), federation(x, y, "iid", 3))
+    assert result.shared is not None
+    rank = np.linalg.matrix_rank(full(text, result.shared.arrays, target)[0])
+    assert rank == (15 if target == "place" else CLASSES)
+
+
+def test_ridges_are_chosen_on_the_sums() -> None:
+    x, y = images(200)
+    method = fs.FedACnnL(network="conv:3x3x6,relu,avgpool:2,dense", gamma="auto")
+    states = [fs.run(method, federation(x, y, how, 5)).state for how in ("iid", "classes:1")]
+    for state in states:
+        assert state["layer/0/ridge"] == pytest.approx(states[0]["layer/0/ridge"], rel=1e-9)
+        assert state["layer/1/ridge"] == pytest.approx(states[0]["layer/1/ridge"], rel=1e-9)
+    given = fs.FedACnnL(network=method.network, gamma=float(states[0]["layer/0/ridge"]))
+    first = fs.run(given, federation(x, y, "iid", 5)).state["layer/0/weight"]
+    assert relative(first, states[0]["layer/0/weight"]) < 1e-9
+    rows = np.array([[*p.ravel(), 1.0] for image in x for p in patches(unit(image), 3, 3, 1, 0)])
+    assert states[0]["layer/0/ridge"] == pytest.approx(0.01 * (rows**2).sum() / rows.shape[1], rel=1e-9)
+
+
 def test_predictions_are_those_of_the_network() -> None:
     x, y = images()
     text = "conv:3x3x6,leaky,avgpool:2,dense"
@@ -150,10 +203,11 @@ def test_predictions_are_those_of_the_network() -> None:
         np.testing.assert_allclose(scores, [*np.concatenate(pooled), 1.0] @ dense, atol=1e-9)
 
 
-def test_a_layer_on_its_own_is_a_classifier() -> None:
+@pytest.mark.parametrize("target", ["place", "shared", "projection"])
+def test_a_layer_on_its_own_is_a_classifier(target: str) -> None:
     """After each round the model predicts with the layers there are, a convolution by the mean over its places."""
     x, y = images()
-    method = fs.FedACnnL(network="conv:3x3x6,relu,dense")
+    method = fs.FedACnnL(network="conv:3x3x6,relu,dense", target=target)
     fed = federation(x, y, "iid", 4)
     state = method.init_server(server(fed.task, derive(0, "server")))
     replies = [
@@ -163,9 +217,16 @@ def test_a_layer_on_its_own_is_a_classifier() -> None:
     state = method.aggregate(state, {n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]}, server(fed.task))
     model = method.message(state, "", "update")
     weights = np.vstack([model["layer/0/weight"], model["layer/0/intercept"]])
-    wanted = np.mean([[*p.ravel(), 1.0] @ weights for p in patches(unit(x[0]), 3, 3, 1, 0)], axis=0)
+    given = np.array([[*p.ravel(), 1.0] @ weights for p in patches(unit(x[0]), 3, 3, 1, 0)])
+    seed = int(model["seeds"][0])
+    codes = drawn(seed, "codes of places", 0, CLASSES, 30, 6) if target == "place" else None
+    if target == "projection":
+        codes = np.repeat(np.sign(drawn(seed, "label encoding", 0, CLASSES, 6))[:, None], 30, axis=1)
+    wanted = given.mean(0) if codes is None else [(given * codes[label]).sum() / 180 for label in range(CLASSES)]
     np.testing.assert_allclose(method.predict(model, x[:1], fed.task)[0], wanted, atol=1e-12)
-    history = fs.run(fs.FedACnnL(network="mlp:30"), fs.Table.make("images", x, y).split("iid", clients=3)).history
+    history = fs.run(
+        fs.FedACnnL(network="mlp:30", target=target), fs.Table.make("images", x, y).split("iid", clients=3)
+    ).history
     assert all(entry.accuracy is not None and entry.accuracy > 0.5 for entry in history)
 
 
@@ -289,7 +350,7 @@ def test_bytes_and_grey_images(tmp_path: Any) -> None:
     y = rng.integers(3, size=60)
     x = np.clip(rng.normal(60 + 60 * y[:, None, None], 30, size=(60, 6, 6)), 0, 255).astype(np.uint8)
     fed = fs.Table.make("grey", x, y).split("iid", clients=3)
-    result = fs.run(fs.FedACnnL(network="conv:3x3x6,relu,maxpool:2,dense", scale="none"), fed)
+    result = fs.run(fs.FedACnnL(network="conv:3x3x6,relu,maxpool:2,dense", scale="none", gamma=0.1), fed)
     assert result.accuracy.mean is not None
     assert result.accuracy.mean > 0.8
     result.save(tmp_path / "out")

@@ -182,9 +182,16 @@ def test_auto_of_convolutions_leaves_whole_images_out(alike: bool, monkeypatch: 
     assert np.square(found - exact).sum() < 0.1 * np.square(whole - exact).sum()
 
 
-def test_conv_personal_layers_are_solved_and_saved(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("target", "epsilon", "chosen"),
+    [("shared", "auto", (0, 1)), ("place", "auto", (1,)), ("place", 2.0, (0, 1)), ("projection", 2.0, (0, 1))],
+)
+def test_conv_personal_layers_are_solved_and_saved(
+    tmp_path: Any, target: str, epsilon: Any, chosen: tuple[int, ...]
+) -> None:
+    """What is chosen by leave-one-out are layers that are judged by labels; others stay the group's."""
     fed = skewed()
-    method = fs.PFedACnnL(network="conv:3x3x6,leaky,avgpool:2,dense", groups=2)
+    method = fs.PFedACnnL(network="conv:3x3x6,leaky,avgpool:2,dense", groups=2, target=target, epsilon=epsilon)
     result = fs.run(method, fed)
     result.save(tmp_path / "out")
     name = next(iter(fed.clients))
@@ -192,7 +199,32 @@ def test_conv_personal_layers_are_solved_and_saved(tmp_path: Any) -> None:
     x = fed.clients[name].test.inputs
     np.testing.assert_array_equal(loaded.scores(x), result.models[name].scores(x))
     assert {"layer/0/weight", "layer/0/intercept", "layer/1/weight"} <= set(loaded.arrays)
-    assert set(result.clients[name].chosen) == {"layer/0/epsilon", "layer/1/epsilon"}
+    assert set(result.clients[name].chosen) == {f"layer/{number}/epsilon" for number in chosen}
+    group = layers.layers(group_model(result.state, name))[0]["weight"]
+    assert np.array_equal(loaded.arrays["layer/0/weight"], group) == (0 not in chosen)
+
+
+def test_a_coded_personal_layer_is_ridge_towards_the_groups() -> None:
+    """PFedACnnL (13) with targets at each place, patch by patch."""
+    fed = skewed()
+    method = fs.PFedACnnL(network="conv:3x3x6,leaky,avgpool:2,dense", groups=2, epsilon=2.0)
+    result = fs.run(method, fed)
+    for name, client in fed.clients.items():
+        seed = int(result.state["seeds"][0])
+        m = nets.stacked(layers.layers(group_model(result.state, name))[0])
+        images = nets.prepare(client.train.inputs, "auto")
+        rows = [
+            [*image[i : i + 3, j : j + 3].ravel(), 1.0]
+            for image in images
+            for i in range(image.shape[0] - 2)
+            for j in range(image.shape[1] - 2)
+        ]
+        f, places = np.array(rows), len(rows) // len(images)
+        codes = nets.codes(seed, 0, CLASSES, places, 6)
+        z = np.concatenate([codes[label] for label in client.train.labels])
+        wanted = np.linalg.solve(f.T @ f + 2.0 * np.eye(f.shape[1]), f.T @ z + 2.0 * m)
+        found = nets.stacked(layers.layers(result.models[name].arrays)[0])
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 def test_variants() -> None:

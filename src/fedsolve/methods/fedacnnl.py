@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsolve.arrays import Array, Arrays, under
+from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered.settings import Layerwise, first_state, layer_update
+from fedsolve.families.layered.settings import Layerwise, asked, first_state, layer_update, next_layer
 from fedsolve.families.ridge import calibration
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
-from fedsolve.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,13 @@ class FedACnnL(Layerwise, Method):
 
     name: ClassVar[str] = "fedacnnl"
     paper: ClassVar[str] = "Gu et al., Analytic Personalized Federated Meta-Learning (FedACnnL), 2025"
-    sends: ClassVar[str] = "X'X (one triangle) and X'Y of each layer's inputs, once per layer"
+    sends: ClassVar[str] = "X'X (one triangle) and X'Z of each layer's inputs and targets, once per layer"
     laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OrderFree(), OneModel())
 
     @property
     def rounds(self) -> int:
-        """One round per trained layer."""
-        return nets.parse(self.network).depth
+        """One round per trained layer; a layer of patches takes a few."""
+        return nets.parse(self.network).rounds
 
     def init_server(self, server: Server) -> Arrays:
         """The seed of the label encodings. A network that does not fit the inputs is refused here."""
@@ -42,12 +41,11 @@ class FedACnnL(Layerwise, Method):
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The seed and the layers so far."""
-        return layers.network_of(state)
+        return asked(state) if purpose == "update" else layers.network_of(state)
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """FedACnnL (5): the next layer from the sum over those that answered."""
-        layer = layers.solved_layer(Moments.from_arrays(replies), self.gamma)
-        return {**state, **under(f"layer/{len(layers.layers(state))}", layer)}
+        return next_layer(self, state, replies, server.task)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The inputs of the next layer, kept where there is room, and the statistics of that layer."""
@@ -63,8 +61,9 @@ class FedACnnL(Layerwise, Method):
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the last layer there is."""
-        return layers.scores(self.reader(), model, inputs)
+        return layers.scores(self.reader(), model, inputs, task.classes)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times the sharpness of the last layer, which follows from its sums."""
-        return calibration.probabilities(layers.layers(model)[-1], scores)
+        trained = layers.layers(model)
+        return calibration.probabilities(trained[-1] if trained else {}, scores)

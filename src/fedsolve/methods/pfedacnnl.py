@@ -9,7 +9,8 @@ Gu et al., "Analytic Personalized Federated Meta-Learning", 2025. Three stages:
     W = argmin |Y - X W|^2 + epsilon |W - M|^2 = (X'X + epsilon I)^-1 (X'Y + epsilon M)
 
 The profile of (9) reads Q y; Q is classes x width, so it is the row y Q here. With a linear model there is no hidden
-layer and no Q: the profile is then the label shares themselves.
+layer and no Q: the profile is then the label shares themselves. A layer of patches needs no labels, so all clients fit
+it together, before there are groups, and it stays as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedsolve.arrays import Array, Arrays, Float, flat, take, under
 from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
-from fedsolve.families.layered.settings import Layerwise, first_state, layer_update
+from fedsolve.families.layered.settings import Layerwise, asked, first_state, layer_update, next_layer
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.laws import Law, OrderFree
@@ -48,7 +49,7 @@ class PFedACnnL(Layerwise, Method):
     name: ClassVar[str] = "pfedacnnl"
     paper: ClassVar[str] = "Gu et al., Analytic Personalized Federated Meta-Learning (pFedACnnL), 2025"
     sends: ClassVar[str] = (
-        "its label shares, encoded (or its mean input); X'X (one triangle) and X'Y of each layer's inputs"
+        "its label shares, encoded (or its mean input); X'X (one triangle) and X'Z of each layer's inputs and targets"
     )
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
@@ -59,16 +60,22 @@ class PFedACnnL(Layerwise, Method):
     personal: bool = parameters.flag(True, "each client solves every layer anew; without, it gets its group's network")
     epsilon: float | str = parameters.number(
         "auto",
-        "pull towards the group's layer; auto: each client's and layer's own, by leave-one-out",
+        "pull towards the group's layer; auto: each client's and layer's own, by leave-one-out; hidden layers whose "
+        "targets are not plain labels then stay the group's",
         low=0,
         auto=True,
     )
-    gamma: float = parameters.number(1.0, "ridge of every layer, added once per group on the server", low=0)
+    gamma: float | str = parameters.number(
+        1.0,
+        "ridge of every layer, added once per group on the server; auto: of the last by cross-validation on the sums",
+        low=0,
+        auto=True,
+    )
 
     @property
     def rounds(self) -> int:
-        """One round per trained layer, and one for the profiles where there are groups."""
-        return nets.parse(self.network).depth + (self.groups > 1)
+        """As many as the network takes, and one for the profiles where there are groups."""
+        return nets.parse(self.network).rounds + (self.groups > 1)
 
     # --- server half ---
 
@@ -77,30 +84,39 @@ class PFedACnnL(Layerwise, Method):
         state = first_state(self, server)
         return state if self.groups > 1 else {**state, "model/0/group": np.array(0)}
 
+    def _in_common(self, state: Arrays) -> bool:
+        """Whether a layer is fitted that all clients have in common."""
+        return nets.parse(self.network).patches and not layers.layers(state)
+
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
-        """First every profile, then a sum for each group."""
+        """First what all have in common, then every profile, then a sum for each group."""
+        if self._in_common(state):
+            return Plan(tuple(clients))
         if not _models(state):
             return Plan(tuple(clients), "collect")
         return Plan(tuple(clients), {client: str(_group(state, client)) for client in clients})
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The seed, and once there are groups the number of the client's and its layers so far."""
-        models = _models(state)
+        models = {} if self._in_common(state) else _models(state)
         network = models[_group(state, client)] if models else {}
         number = {"group": network["group"]} if network else {}
-        return {"seeds": state["seeds"], **layers.network_of(network), **number}
+        common = asked(state) if purpose == "update" else layers.network_of(state)
+        return {**common, **layers.network_of(network), **number}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """Groups from profiles; then (11): the next layer of each group from the sum over those that answered."""
-        models = _models(state)
+        models, common = _models(state), layers.network_of(state)
+        if self._in_common(state):
+            return next_layer(self, state, replies, server.task)
         if not models:
             return {**state, **_grouped(replies, self.groups, server.rng)}
         answered = {number for number in models if f"{number}/count" in replies}
         following = _without(state, set(models) - answered, answered)
         for number in sorted(answered):
-            depth = len(layers.layers(models[number]))
-            layer = layers.solved_layer(Moments.from_arrays(take(str(number), replies)), self.gamma)
-            following |= under(f"model/{number}/layer/{depth}", layer)
+            network = next_layer(self, {**common, **models[number]}, take(str(number), replies), server.task)
+            own = {name: array for name, array in network.items() if name not in common}
+            following |= under(f"model/{number}", own)
         return following
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
@@ -115,9 +131,11 @@ class PFedACnnL(Layerwise, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The profile; then the statistics of the next layer of the group's network."""
-        if "group" not in message:
-            return {}, {"profile": self._profile(message, site)}
-        return layer_update(self, private, message, site, tag=int(message["group"]))
+        if "group" in message:
+            return layer_update(self, private, message, site, tag=int(message["group"]))
+        if self._in_common(message):
+            return layer_update(self, private, message, site, tag=0)
+        return {}, {"profile": self._profile(message, site)}
 
     def _profile(self, message: Arrays, site: Site) -> Float:
         """PFedACnnL (9): label shares times the narrowest encoding; or the mean of the inputs."""
@@ -129,7 +147,7 @@ class PFedACnnL(Layerwise, Method):
             mean: Float = np.sum(parts, axis=0) / len(train)
             return mean
         shares = np.bincount(train.labels, minlength=task.classes) / len(train)
-        hidden = self.reader().stages(task)[:-1]
+        hidden = [stage for stage in self.reader().stages(task)[:-1] if stage.layer.recipe is None]
         if not hidden:  # (8) has no encoding to choose from
             return shares
         number = min(range(len(hidden)), key=lambda place: hidden[place].width)
@@ -139,20 +157,33 @@ class PFedACnnL(Layerwise, Method):
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """PFedACnnL (13), layer by layer, once the group's network is complete; until then, what there is of it."""
         group, reader, train = layers.layers(message), self.reader(), site.train
-        if not group:  # only profiles so far: the client's own label shares for everybody
+        common = int(reader.network.patches)
+        if len(group) <= common:  # nothing is trained on labels so far: the client's own label shares for everybody
             return Personal({"shares": np.bincount(train.labels, minlength=site.task.classes) / len(train)})
         model: dict[str, Array] = {"seeds": message["seeds"]}
         stages = reader.stages(site.task)
         if not self.personal or len(group) < len(stages):
             return Personal(layers.network_of(message))
-        source = layers.Source(train.inputs)
+        # What is kept of the update is behind the group's layers: of use as long as these are the client's, too.
+        source = layers.restore(private, train, int(message["group"]), common)
         chosen = {}
         for number, layer in enumerate(group):
-            source = layers.moved(reader, stages, model, source, number, self.budget)
+            source = layers.moved(reader, stages, model, source, max(number, source.depth), self.budget)
+            if self._stays(reader, stages[number]):
+                model |= under(f"layer/{number}", layer)
+                continue
             own_layer, epsilon = self._own_layer(reader, stages, model, source, layer, site)
             model |= under(f"layer/{number}", own_layer)
             chosen[f"layer/{number}/epsilon"] = epsilon
         return Personal(model, chosen)
+
+    def _stays(self, reader: layers.Reader, stage: Stage) -> bool:
+        """Whether a layer is the group's for every client.
+
+        A code of its own at each place cannot be judged by left-out labels; and whoever moves a hidden layer moves the
+        inputs that the group's next layer was fitted to.
+        """
+        return stage.layer.recipe is not None or (isinstance(self.epsilon, str) and reader.coded(stage))
 
     def _own_layer(
         self,
@@ -168,13 +199,14 @@ class PFedACnnL(Layerwise, Method):
         own_moments = layers.statistics(reader, stages, model, source, labels, depth)
         # W = M + (X'X + epsilon I)^-1 X'(Y - X M)
         rest = Moments(own_moments.triangle, own_moments.cross - own_moments.gram @ prior, own_moments.samples)
-        epsilon, sharpness = self.epsilon, float(group["sharpness"])
+        epsilon, sharpness = self.epsilon, float(group.get("sharpness", 1.0))
         if isinstance(epsilon, str):
             blocks = layers.blocks(reader, stages, model, source, depth)
-            rows = np.concatenate([nets.mean_rows(stages[depth], values) for _, values in blocks])
+            stage, constant = stages[depth], self.constant
+            rows = np.concatenate([nets.mean_rows(stage, values, constant=constant) for _, values in blocks])
             epsilon, sharpness = choose_epsilon(rest, rows, stages[depth].positions, prior, labels, sharpness)
-        layer = nets.unstacked(prior + solution_of(rest, epsilon, solver="auto").weights)
-        return {**layer, "sharpness": np.array(sharpness)}, epsilon
+        layer = nets.unstacked(prior + solution_of(rest, epsilon, solver="auto").weights, constant=self.constant)
+        return {**layer, **({"sharpness": np.array(sharpness)} if "sharpness" in group else {})}, epsilon
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The network of all, where all are one group."""
@@ -184,13 +216,14 @@ class PFedACnnL(Layerwise, Method):
         """Scores of the last layer there is."""
         if "shares" in model:
             return np.tile(model["shares"], (len(inputs), 1))
-        return layers.scores(self.reader(), model, inputs)
+        return layers.scores(self.reader(), model, inputs, task.classes)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times a sharpness, chosen on left-out predictions where epsilon is."""
         if "shares" in model:
             return scores
-        return calibration.probabilities(layers.layers(model)[-1], scores)
+        trained = layers.layers(model)
+        return calibration.probabilities(trained[-1] if trained else {}, scores)
 
 
 def choose_epsilon(
@@ -289,5 +322,5 @@ def _grouping(state: Arrays, clients: Sequence[str]) -> dict[str, Group]:
     return {
         str(number): Group(tuple(members[number]), model, state["centres"][number])
         for number, model in models.items()
-        if number in members and layers.layers(model)
+        if number in members and any(name.endswith("/weight") for name in model)
     }

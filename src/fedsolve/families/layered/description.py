@@ -1,9 +1,10 @@
 """Descriptions of networks that are trained layer by layer, from text to items; errors point at the place.
 
 A description is a list of items: "conv:5x5x32,leaky,avgpool:2,conv:3x3x64,leaky,avgpool:2,dense". Dense and convolution
-layers are trained; activations and pooling behind a trained layer belong to its stage. Presets: "lr" is one dense layer
-to the classes, "mlp:128,64" has hidden dense layers with relu, "dcnn" and "dcnn:SCALE" are the convolutional network of
-the FedACnnL paper with its widths times SCALE.
+layers are trained; activations and pooling behind a trained layer belong to its stage. "patches:6x6x320" as the first
+item is a layer of convolutional features that needs no labels, with the options of the feature map behind colons.
+Presets: "lr" is one dense layer to the classes, "mlp:128,64" has hidden dense layers with relu, "dcnn" and "dcnn:SCALE"
+are the convolutional network of the FedACnnL paper with its widths times SCALE; "dcnn:SCALE:pad=same" is padded.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedsolve.errors import ParameterError, unknown
+from fedsolve.errors import FedsolveError, ParameterError, unknown
 from fedsolve.families import widths
 from fedsolve.families.layered.stages import POOLS, TRAINED, Item, Shape, Stage, cut
 from fedsolve.families.widths import refuse, whole
 from fedsolve.features.maps import ACTIVATIONS
+from fedsolve.features.patches import Recipe
 
 _NAMED = ("lr", "mlp:128,64")  # the presets that the families share
 _DCNN = (
@@ -42,6 +44,16 @@ class Network:
     def depth(self) -> int:
         """How many layers are trained."""
         return sum(item.kind in TRAINED for item in self.items)
+
+    @property
+    def patches(self) -> bool:
+        """Whether its first layer is one of patches."""
+        return self.items[0].recipe is not None
+
+    @property
+    def rounds(self) -> int:
+        """How many sums over clients train it: one per layer, and as many as a layer of patches takes."""
+        return sum(1 if item.recipe is None else item.recipe.rounds for item in self.items if item.kind in TRAINED)
 
     def stages(self, inputs: Shape, classes: int) -> tuple[Stage, ...]:
         """The trained layers for samples of shape `inputs`, each with what stands behind it."""
@@ -70,7 +82,9 @@ def parse(text: str) -> Network:
         if item.kind == "dense" and not item.width and not last:
             refuse(text, item.start, item.text, "a hidden layer needs a width: write dense:128")
         if not place and item.kind not in TRAINED:
-            refuse(text, item.start, item.text, "a network starts with a trained layer, dense or conv")
+            refuse(text, item.start, item.text, "a network starts with a trained layer, dense, conv or patches")
+        if place and item.kind == "patches":
+            refuse(text, item.start, item.text, "patches are of the pictures themselves: they stand first")
     return Network(text, text, items)
 
 
@@ -82,6 +96,9 @@ def _preset(text: str) -> str | None:
     name, colon, argument = text.strip().partition(":")
     if name != "dcnn":
         return None
+    argument, padded, rest = argument.partition(":pad=same")
+    if rest or (padded and not argument):
+        refuse(text, len(text) - len(rest), rest, "'dcnn' is written dcnn, dcnn:SCALE or dcnn:SCALE:pad=same")
     scale = 1.0
     if colon:
         try:
@@ -91,7 +108,8 @@ def _preset(text: str) -> str | None:
         if not 0 < scale <= 16:
             reason = "'dcnn' takes a scale of its widths above 0 and up to 16"
             refuse(text, text.index(":") + 1, argument, reason)
-    layers = [f"conv:{window}x{max(1, round(scale * width))},{tail}" for window, width, tail in _DCNN]
+    pad = ":pad=same" if padded else ""
+    layers = [f"conv:{window}x{max(1, round(scale * width))}{pad},{tail}" for window, width, tail in _DCNN]
     return ",".join([*layers, "dense"])
 
 
@@ -107,6 +125,12 @@ def _item(text: str, start: int, word: str) -> Item:
         if len(arguments) > 1 or (arguments and not whole(arguments[0])):
             refuse(text, start, word, "a dense layer is written dense:WIDTH, or dense as the last")
         return Item(kind, start, word, width=int(arguments[0]) if arguments else 0)
+    if kind == "patches":
+        try:
+            recipe = Recipe.read(",".join(arguments))
+        except FedsolveError as error:
+            refuse(text, start, word, str(error))
+        return Item(kind, start, word, width=recipe.size, recipe=recipe)
     if kind in POOLS:
         if len(arguments) != 1 or not whole(arguments[0]):
             refuse(text, start, word, f"pooling is written {kind}:SIZE, as in {kind}:2")

@@ -1,15 +1,15 @@
-"""Samples on their way through a network that is trained layer by layer: scale, patches, layers, label encodings.
+"""Samples on their way through a network that is trained layer by layer: scale, patches, layers.
 
-Targets of a hidden layer are the labels times a random matrix Q (classes x width), so its least-squares solution is
-that for the labels themselves, times Q. A layer is therefore held as class scores (`weight`, features x classes, and
-`intercept`), and Q as a seed: smaller to send, cheaper to apply, and every layer on its own is a classifier.
+Where targets of a hidden layer are the labels times a random matrix Q (classes x width), its least-squares solution is
+that for the labels themselves, times Q. Such a layer is held as class scores (`weight`, features x classes, and
+`intercept`), and Q as a seed: smaller to send, cheaper to apply, and the layer on its own is a classifier. Other layers
+are held as they are, features x width.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,7 +17,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.families.layered.stages import Item, Stage
 from fedsolve.features.maps import ACTIVATIONS
-from fedsolve.rng import derive
 
 SCALES = ("auto", "power", "unit", "none")
 _POOLS: dict[str, Callable[[Float, Float], Float]] = {"avgpool": np.add, "maxpool": np.maximum}
@@ -49,31 +48,32 @@ def prepare(inputs: Array, scale: str) -> Float:
 # --- patches ---
 
 
-def design(stage: Stage, inputs: Float, block: int) -> Iterator[Float]:
+def design(stage: Stage, inputs: Array, block: int, *, constant: bool = True) -> Iterator[Float]:
     """The rows a layer is fitted to, each with a one behind it: samples, or patches, image by image and place by place.
 
-    No more than `block` rows at a time; `inputs` are a few samples of any shape that the stage takes.
+    No more than `block` rows at a time; `inputs` are a few samples of any shape that the stage takes. Without
+    `constant` there is no one.
     """
     if stage.layer.kind == "dense":
         rows = flat(inputs)
         for start in range(0, len(rows), block):
-            yield _with_one(rows[start : start + block])
+            yield _rows(rows[start : start + block], constant)
         return
     windows = _windows(stage, inputs)
     count, places = len(windows), stage.positions
     if places <= block:
         images = block // places
         for start in range(0, count, images):
-            yield _with_one(windows[start : start + images], 3)
+            yield _rows(windows[start : start + images], constant, 3)
         return
     columns = stage.places[1]
     for image in windows:
         for start in range(0, places, block):
             numbers = np.arange(start, min(start + block, places))
-            yield _with_one(image[numbers // columns, numbers % columns], 1)
+            yield _rows(image[numbers // columns, numbers % columns], constant)
 
 
-def _windows(stage: Stage, inputs: Float) -> Float:
+def _windows(stage: Stage, inputs: Array) -> Array:
     """Images x rows x columns x patch (height, width, channels): a view."""
     item = stage.layer
     images = inputs.reshape(len(inputs), *stage.inputs)
@@ -83,34 +83,40 @@ def _windows(stage: Stage, inputs: Float) -> Float:
     return windows[:, :: item.stride, :: item.stride].transpose(0, 1, 2, 4, 5, 3)
 
 
-def _with_one(rows: Float, lead: int = 1) -> Float:
-    """Rows (the first `lead` axes count them) with a constant one behind each, contiguous and copied once."""
-    result = np.empty((math.prod(rows.shape[:lead]), math.prod(rows.shape[lead:]) + 1))
-    result[:, :-1].reshape(rows.shape)[...] = rows  # splitting axes gives a view
-    result[:, -1] = 1.0
+def _rows(rows: Array, constant: bool, lead: int = 1) -> Float:
+    """Rows (the first `lead` axes count them), with a constant one behind each if asked; contiguous, copied once."""
+    numbers = math.prod(rows.shape[lead:])
+    result = np.empty((math.prod(rows.shape[:lead]), numbers + constant))
+    result[:, :numbers].reshape(rows.shape)[...] = rows  # splitting axes gives a view
+    result[:, numbers:] = 1.0
     return result
 
 
-def mean_rows(stage: Stage, inputs: Float) -> Float:
+def mean_rows(stage: Stage, inputs: Array, *, constant: bool = True) -> Float:
     """The mean of the rows of each sample (for a dense layer the row itself), with the one."""
     if stage.layer.kind == "dense":
-        return _with_one(flat(inputs))
-    return _with_one(_windows(stage, inputs).mean(axis=(1, 2)))
+        return _rows(flat(inputs), constant)
+    return _rows(_windows(stage, inputs).mean(axis=(1, 2)), constant)
 
 
 # --- forward passes ---
 
 
-def class_scores(stage: Stage, layer: Arrays, inputs: Float, block: int) -> Float:
-    """What a layer says on its own: scores of the classes for each row, before any encoding (rows x classes)."""
-    weights = stacked(layer)
-    return np.concatenate([rows @ weights for rows in design(stage, inputs, block)])
+def values(stage: Stage, layer: Arrays, inputs: Array, block: int) -> Float:
+    """What a layer gives for each row, before any encoding: scores of the classes, or its columns if it is coded."""
+    weights, constant = stacked(layer), "intercept" in layer
+    return np.concatenate([rows @ weights for rows in design(stage, inputs, block, constant=constant)])
 
 
-def forward(stage: Stage, layer: Arrays, encoding: Float, inputs: Float, block: int) -> Float:
-    """A few samples through a layer, its encoding and its tail."""
-    scores = class_scores(stage, layer, inputs, block)
-    values: Float = (scores @ encoding).reshape(len(inputs), *stage.places, stage.width)
+def forward(stage: Stage, layer: Arrays, encoding: Float | None, inputs: Array, block: int) -> Float:
+    """A few samples through a layer, its encoding if it has one, and its tail."""
+    found = values(stage, layer, inputs, block)
+    result: Float = (found if encoding is None else found @ encoding).reshape(len(inputs), *stage.places, stage.width)
+    return behind_tail(stage, result)
+
+
+def behind_tail(stage: Stage, values: Float) -> Float:
+    """What a layer gives, behind the activations and pools that follow it."""
     for item in stage.tail:
         if item.kind == "flatten":
             values = flat(values)
@@ -132,22 +138,16 @@ def _pool(item: Item, values: Float) -> Float:
     return pooled / size**2 if item.kind == "avgpool" else pooled
 
 
-# --- weights and encodings ---
+# --- weights ---
 
 
 def stacked(layer: Mapping[str, Array]) -> Float:
-    """Weight and intercept as one matrix, the intercept last: a constant feature like any other."""
-    return np.vstack([layer["weight"], layer["intercept"]])
+    """Weight and intercept, where there is one, as one matrix, the intercept last: a feature like any other."""
+    return np.vstack([layer["weight"], layer["intercept"]]) if "intercept" in layer else layer["weight"]
 
 
-def unstacked(weights: Float) -> dict[str, Array]:
+def unstacked(weights: Float, *, constant: bool = True) -> dict[str, Array]:
     """The weight and the intercept of a matrix that `stacked` made."""
+    if not constant:
+        return {"weight": np.ascontiguousarray(weights)}
     return {"weight": np.ascontiguousarray(weights[:-1]), "intercept": np.ascontiguousarray(weights[-1])}
-
-
-@lru_cache(maxsize=32)
-def encoding(seed: int, number: int, classes: int, width: int) -> Float:
-    """Q of a hidden layer, classes x width, standard normal: drawn from the seed by everybody who needs it."""
-    matrix = derive(seed, "label encoding", number, classes, width).standard_normal((classes, width))
-    matrix.flags.writeable = False
-    return matrix

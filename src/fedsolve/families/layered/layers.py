@@ -1,8 +1,9 @@
 """What the layer-wise methods share: a layer's statistics in blocks, its solve, what a client keeps, and predictions.
 
-FedACnnL (5): with X_l the rows of layer l and Q_l the label encoding, W_l = (X_l'X_l + gamma I)^-1 X_l'Y Q_l. Clients
-send X_l'X_l and X_l'Y; multiplying by Q_l commutes with the sums and the solve, so nobody has to before the layer is
-applied. For a convolution the rows are the patches of all images, each with the label of its image.
+FedACnnL (5): with X_l the rows of layer l and Z_l their targets, W_l = (X_l'X_l + gamma I)^-1 X_l'Z_l; clients send
+X_l'X_l and X_l'Z_l. Where Z_l is the labels times one matrix Q_l, they send X_l'Y: multiplying by Q_l commutes with the
+sums and the solve, so nobody has to before the layer is applied. For a convolution the rows are the patches of all
+images, each with the label of its image. What targets there are, `targets` says.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve import arrays as named
+from fedsolve import blas
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.families.layered import forward
+from fedsolve.families.layered import forward, targets
 from fedsolve.families.layered.description import Network
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge.calibration import sharpness_of_sums
+from fedsolve.families.ridge.choice import server_ridge
 from fedsolve.families.ridge.linear import trust
+from fedsolve.features import clusters
 from fedsolve.moments import Moments
 from fedsolve.solver import solution_of
 
-MODEL = ("weight", "intercept", "sharpness")  # what predictions need of a layer
+MODEL = ("weight", "intercept", "sharpness")  # what predictions need of a layer of least squares
+BANK = ("contrast", "filters", "gain", "offset", "origin", "scale")  # and of a layer of patches
+HIDDEN_RIDGE = (
+    0.01  # of the mean diagonal of X'X: what auto takes for hidden layers, whose codes cannot be predicted well
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +44,20 @@ class Reader:
     network: Network
     scale: str
     block: int
+    target: str = "place"  # what hidden layers are fitted to
+    constant: bool = True  # whether every layer has a feature that is always one
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """The layers for the samples of a task."""
         return self.network.stages(task.shape, task.classes)
+
+    def coded(self, stage: Stage) -> bool:
+        """Whether a layer is held as it is, and not as class scores."""
+        return targets.coded(self.target, stage)
+
+    def prepare(self, inputs: Array) -> Array:
+        """Inputs at the scale of the network; patches take pictures as they are."""
+        return inputs if self.network.patches else forward.prepare(inputs, self.scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,46 +70,60 @@ class Source:
 
 def layers(arrays: Arrays) -> list[dict[str, Array]]:
     """The layers of a model or a message, in order."""
-    count = sum(name.startswith("layer/") and name.endswith("/weight") for name in arrays)
+    count = sum(name.startswith("layer/") and name.endswith(("/weight", "/origin")) for name in arrays)
     return [named.take(f"layer/{number}", arrays) for number in range(count)]
 
 
 def network_of(arrays: Arrays) -> dict[str, Array]:
     """Seeds and layers of a state: all that a model needs."""
-    names = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in MODEL}
+    names = {name for name in arrays if name.startswith("layer/") and name.rpartition("/")[2] in (*MODEL, *BANK)}
     return {name: arrays[name] for name in arrays if name in names or name == "seeds"}
 
 
-def solved_layer(total: Moments, gamma: float) -> dict[str, Array]:
+def solved_layer(total: Moments, gamma: float | str, *, hidden: bool, coded: bool, constant: bool) -> dict[str, Array]:
     """FedACnnL (5): the ridge is added once, whoever and however many answered. The constant is a feature like any.
 
-    Beside the layer, the sharpness of its scores as those of a classifier, and how far it can be trusted.
+    Beside the layer, how far it can be trusted and, where its columns are classes, the sharpness of its scores.
     """
-    solution = solution_of(total, gamma, solver="auto", one_hot=True)
-    sharpness = np.array(sharpness_of_sums(total, solution))
-    return {**forward.unstacked(solution.weights), "sharpness": sharpness, **trust(solution)}
+    if isinstance(gamma, str) and hidden:
+        ridge = HIDDEN_RIDGE * float(total.diagonal().mean())
+    else:
+        ridge = server_ridge(gamma, total)
+    solution = solution_of(total, ridge, solver="auto", one_hot=not coded)
+    layer = {**forward.unstacked(solution.weights, constant=constant), "ridge": np.array(ridge), **trust(solution)}
+    return layer if coded else {**layer, "sharpness": np.array(sharpness_of_sums(total, solution))}
 
 
 def blocks(
     reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, depth: int
-) -> Iterator[tuple[slice, Float]]:
+) -> Iterator[tuple[slice, Array]]:
     """A few samples at a time, as they arrive at layer `depth`.
 
     So few that no layer on the way has more than `block` rows; single images where even one has more.
     """
-    weights, seed = layers(model), int(model["seeds"][0])
+    trained, seed = layers(model), int(model["seeds"][0])
     largest = max(stage.positions for stage in stages[source.depth : depth + 1])
     step = max(1, reader.block // largest)
     for start in range(0, len(source.inputs), step):
         rows = slice(start, min(start + step, len(source.inputs)))
         values = source.inputs[rows]
         if source.depth == 0:
-            values = forward.prepare(values, reader.scale)
+            values = reader.prepare(values)
         for number in range(source.depth, depth):
-            stage, layer = stages[number], weights[number]
-            encoding = forward.encoding(seed, number, layer["weight"].shape[1], stage.width)
-            values = forward.forward(stage, layer, encoding, values, reader.block)
+            values = _behind(reader, stages, number, trained[number], values, seed)
         yield rows, values
+
+
+def _behind(reader: Reader, stages: tuple[Stage, ...], number: int, layer: Arrays, values: Array, seed: int) -> Array:
+    """A few samples behind a layer."""
+    stage = stages[number]
+    if stage.layer.recipe is not None:
+        features = clusters.fitted(stage.layer.recipe, layer)
+        return forward.behind_tail(stage, features(values.reshape(len(values), *stage.inputs)))
+    encoding = None
+    if not reader.coded(stage):
+        encoding = targets.encoding(seed, number, layer["weight"].shape[1], stage.width)
+    return forward.forward(stage, layer, encoding, values, reader.block)
 
 
 def moved(
@@ -109,36 +141,91 @@ def moved(
 def statistics(
     reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[np.int64], depth: int
 ) -> Moments:
-    """X'X and X'Y of layer `depth`, with a constant feature; FedACnnL (6), whatever the blocks."""
+    """X'X and X'Z of layer `depth`, or X'Y; FedACnnL (6), whatever the blocks."""
     stage = stages[depth]
+    if reader.coded(stage):
+        return _coded_statistics(reader, stages, model, source, labels, depth)
 
     def parts() -> Iterator[tuple[Float, Array]]:
         for rows, values in blocks(reader, stages, model, source, depth):
-            repeated = np.repeat(labels[rows], stage.positions)
+            yield from _labelled(reader, stage, values, labels[rows])
+
+    return Moments.over(parts(), features=stage.features + reader.constant, classes=stages[-1].width)
+
+
+def _labelled(
+    reader: Reader, stage: Stage, values: Array, labels: NDArray[np.int64]
+) -> Iterator[tuple[Float, NDArray[np.int64]]]:
+    """The rows of a few samples, each with the label of its sample."""
+    repeated, start = np.repeat(labels, stage.positions), 0
+    for rows in forward.design(stage, values, reader.block, constant=reader.constant):
+        yield rows, repeated[start : start + len(rows)]
+        start += len(rows)
+
+
+def _coded_statistics(
+    reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[np.int64], depth: int
+) -> Moments:
+    """X'X and X'Z. With a code at each place, X'Z = sum over classes c and places p of (sum of x_p in c)' Q_cp."""
+    stage, seed, classes = stages[depth], int(model["seeds"][0]), stages[-1].width
+    features = stage.features + reader.constant
+    triangle, cross, count = np.zeros(blas.packed_size(features)), np.zeros((features, stage.width)), 0
+    sums = np.zeros((classes, *stage.inputs))
+    for rows, values in blocks(reader, stages, model, source, depth):
+        some, mine = values.reshape(len(values), *stage.inputs), labels[rows]
+        for label in np.unique(mine).tolist():
+            sums[label] += some[mine == label].sum(axis=0)
+        for design, repeated in _labelled(reader, stage, values, mine):
+            blas.gram(design, triangle, add=count > 0)
+            count += len(design)
+            if reader.target == "projection":
+                cross += design.T @ targets.projected(seed, depth, design, repeated, classes, stage.width)
+    if reader.target == "place":
+        every = targets.codes(seed, depth, classes, stage.positions, stage.width)
+        counts = np.bincount(labels, minlength=classes)
+        for label in np.flatnonzero(counts).tolist():
             start = 0
-            for design in forward.design(stage, values, reader.block):
-                yield design, repeated[start : start + len(design)]
+            for design in forward.design(stage, sums[label : label + 1], reader.block, constant=reader.constant):
+                design[:, stage.features :] = counts[label]  # the constant of a sum of so many samples
+                cross += design.T @ every[label, start : start + len(design)]
                 start += len(design)
+    return Moments(triangle, cross, np.array(count))
 
-    return Moments.over(parts(), features=stage.features + 1, classes=stages[-1].width)
 
+def scores(reader: Reader, model: Arrays, inputs: Array, classes: int) -> Float:
+    """Scores of the classes by the last layer there is; of a convolution, over all its places.
 
-def scores(reader: Reader, model: Arrays, inputs: Array) -> Float:
-    """Scores of the classes by the last layer there is; those of a convolution are means over its places.
-
-    A network of which only the first layers are trained is a classifier, too.
+    A network of which only the first layers are trained is a classifier, too; one without any has no opinion.
     """
     trained = layers(model)
-    classes, depth = trained[0]["weight"].shape[1], len(trained) - 1
+    depth, seed = len(trained) - 1, int(model["seeds"][0])
     stages = reader.network.stages(inputs.shape[1:], classes)
-    for stage, layer in zip(stages, trained, strict=False):  # before encodings of such widths are drawn
-        if layer["weight"].shape != (stage.features, classes):
-            raise DataError(f"a layer must have shape {(stage.features, classes)}; got {layer['weight'].shape}")
-    weights = forward.stacked(trained[depth])
-    result = np.empty((len(inputs), classes))
+    _check_shapes(reader, stages, trained, classes)
+    result = np.zeros((len(inputs), classes))
+    if depth < 0 or stages[depth].layer.recipe is not None:
+        return result
+    stage, layer = stages[depth], trained[depth]
     for rows, values in blocks(reader, stages, model, Source(inputs), depth):
-        result[rows] = forward.mean_rows(stages[depth], values) @ weights
+        if reader.coded(stage):
+            found = forward.values(stage, layer, values, reader.block).reshape(
+                len(values), stage.positions, stage.width
+            )
+            result[rows] = targets.decoded(reader.target, seed, depth, stage, found, classes)
+        else:
+            means = forward.mean_rows(stage, values, constant=reader.constant)
+            result[rows] = means @ forward.stacked(layer)
     return result
+
+
+def _check_shapes(reader: Reader, stages: tuple[Stage, ...], trained: list[dict[str, Array]], classes: int) -> None:
+    """Refuse layers of another network, before anything of their widths is drawn."""
+    for stage, layer in zip(stages, trained, strict=False):
+        if stage.layer.recipe is not None:
+            clusters.fitted(stage.layer.recipe, layer)
+            continue
+        shape = (stage.features, stage.width if reader.coded(stage) else classes)
+        if layer["weight"].shape != shape or ("intercept" in layer) != reader.constant:
+            raise DataError(f"a layer must have shape {shape}; got {layer['weight'].shape}")
 
 
 # --- a client's private state ---

@@ -10,23 +10,25 @@ from typing import NoReturn, TypeAlias
 
 from fedsolve.errors import DataError
 from fedsolve.families.widths import refuse
+from fedsolve.features.patches import Recipe
 
 Shape: TypeAlias = tuple[int, ...]
 POOLS = ("avgpool", "maxpool")
-TRAINED = ("dense", "conv")
+TRAINED = ("dense", "conv", "patches")
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One word of a description, and where it stands in it."""
 
-    kind: str  # "dense", "conv", "flatten", a pooling or an activation
+    kind: str  # "dense", "conv", "patches", "flatten", a pooling or an activation
     start: int  # character in the description
     text: str
     width: int = 0  # of dense, channels of conv; 0 for the last layer, which has one column per class
     window: tuple[int, int] = (1, 1)  # of conv and pooling
     stride: int = 1
     pad: tuple[int, int] = (0, 0)  # rows and columns of zeros on each side
+    recipe: Recipe | None = None  # of patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,14 @@ class Stage:
     @property
     def features(self) -> int:
         """How many numbers of the inputs a target is fitted to, without the constant."""
-        if self.layer.kind == "dense":
+        if self.layer.kind != "conv":
             return math.prod(self.inputs)
         return math.prod(self.layer.window) * self.inputs[-1]
 
     @property
     def places(self) -> Shape:
-        """The places of an image at which a convolution looks; () for a dense layer."""
-        if self.layer.kind == "dense":
+        """The places of an image at which a convolution looks; () for a layer without places."""
+        if self.layer.kind != "conv":
             return ()
         item = self.layer
         sides = zip(self.inputs[:2], item.window, item.pad, strict=True)
@@ -84,6 +86,11 @@ def cut(text: str, items: tuple[Item, ...], inputs: Shape, classes: int) -> tupl
         if min(stage.places, default=1) < 1:
             window = "x".join(map(str, item.window))
             _refuse(text, item, f"a window of {window} does not fit images of {_sides(arriving)}")
+        if item.recipe is not None:
+            try:
+                item.recipe.channels(arriving)
+            except DataError as error:
+                _refuse(text, item, str(error))
         _check_tail(text, stage)
         shape = stage.outputs
         stages.append(stage)
@@ -106,7 +113,7 @@ def _arriving(text: str, item: Item, shape: Shape, *, first: bool) -> Shape:
         shape = (*shape, 1)  # grey images have no axis for channels
     if len(shape) != 3:
         whose = "the inputs are" if first else "what arrives here is"
-        needs = "a convolution needs images, height x width or height x width x channels"
+        needs = f"a layer of {item.kind} needs images, height x width or height x width x channels"
         _refuse(text, item, f"{needs}; {whose} {_sides(shape)}")
     return shape
 
