@@ -15,14 +15,14 @@ it together, before there are groups, and it stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, Float, flat, take, under
+from fedsolve.arrays import Array, Arrays, Float, accumulate, flat, take, under
 from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
@@ -64,6 +64,11 @@ class PFedACnnL(Layerwise, Method):
         "targets are not plain labels then stay the group's",
         low=0,
         auto=True,
+    )
+    pull: float = parameters.number(
+        0.3,
+        "of a group's first layer with labels towards that of all clients, times their mean square; 0: none",
+        low=0,
     )
     gamma: float | str = parameters.number(
         1.0,
@@ -113,11 +118,23 @@ class PFedACnnL(Layerwise, Method):
             return {**state, **_grouped(replies, self.groups, server.rng)}
         answered = {number for number in models if f"{number}/count" in replies}
         following = _without(state, set(models) - answered, answered)
-        for number in sorted(answered):
-            network = next_layer(self, {**common, **models[number]}, take(str(number), replies), server.task)
+        sums = {number: take(str(number), replies) for number in sorted(answered)}
+        depth = len(layers.layers(common))
+        everybody = self._everybody(common, sums.values(), server.task)
+        for number, total in sums.items():
+            network = next_layer(self, {**common, **models[number]}, total, server.task)
+            if everybody and not layers.layers(models[number]):
+                network |= under(f"layer/{depth}", layers.drawn_layer(Moments.from_arrays(total), everybody, self.pull))
             own = {name: array for name, array in network.items() if name not in common}
             following |= under(f"model/{number}", own)
         return following
+
+    def _everybody(self, common: Arrays, sums: Iterable[Arrays], task: Task) -> Arrays:
+        """The layer of all clients together that the groups' are drawn towards, while their inputs are the same."""
+        total: dict[str, Array] | None = None
+        for part in sums if self.pull and self.groups > 1 else ():
+            total = accumulate(total, part)
+        return layers.layers(next_layer(self, common, total, task))[-1] if total else {}
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """How many groups there are."""

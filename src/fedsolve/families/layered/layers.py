@@ -94,6 +94,19 @@ def solved_layer(total: Moments, gamma: float | str, *, hidden: bool, coded: boo
     return layer if coded else {**layer, "sharpness": np.array(sharpness_of_sums(total, solution))}
 
 
+def drawn_layer(total: Moments, towards: Arrays, pull: float) -> dict[str, Array]:
+    """The layer W of least |Z - X W|^2 + p |W - M|^2, drawn towards a layer M of other samples, whose sharpness it has.
+
+    p is `pull` times the mean diagonal of X'X. W = (X'X + p I)^-1 (X'Z + p M) = M + (X'X + p I)^-1 X'(Z - X M).
+    """
+    prior = forward.stacked(towards)
+    rest = Moments(total.triangle, total.cross - total.gram @ prior, total.samples)
+    solution = solution_of(rest, pull * float(total.diagonal().mean()), solver="auto")
+    layer = forward.unstacked(prior + solution.weights, constant="intercept" in towards)
+    ridge = {"ridge": np.array(solution.ridge), **trust(solution)}
+    return {**layer, **ridge, **{name: towards[name] for name in ("sharpness",) if name in towards}}
+
+
 def blocks(
     reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, depth: int
 ) -> Iterator[tuple[slice, Array]]:
