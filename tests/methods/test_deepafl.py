@@ -174,13 +174,12 @@ def brute_force_share(x: Any, y: Any, f: Any, ridge: float) -> float:
     errors = []
     for share in steps.SHARES:
         lam = share * np.trace(f.T @ f) / f.shape[1] * q.mean()
-        rss = trace = 0.0
+        error = 0.0
         for length, direction in zip(np.maximum(q, 0.0), p.T, strict=True):
             smooth = length * f @ np.linalg.solve(length * f.T @ f + lam * np.eye(f.shape[1]), f.T)
             both = hat + smooth @ (np.eye(n) - hat)
-            rss += float(np.square((np.eye(n) - both) @ y @ direction).sum())
-            trace += float(np.trace(both)) / y.shape[1]
-        errors.append(rss / (n - trace) ** 2)
+            error += float(np.square((np.eye(n) - both) @ y @ direction).sum()) / (n - np.trace(both)) ** 2
+        errors.append(error)
     return steps.SHARES[int(np.argmin(errors))]
 
 

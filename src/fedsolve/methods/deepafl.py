@@ -48,7 +48,7 @@ from fedsolve.solver import freedom, solution_of
 
 ROWS = 2048  # samples that are computed with at a time
 BIAS = 0.5  # deviation of the constant part before an activation, where that of the rest is 1
-LESS = 0.1  # of the ridge of least squared error, which is too much for the largest score to be the right one
+LESS = 0.3  # of the ridge of least squared error, which is too much for the largest score to be the right one
 _HEAD = ("weight", "intercept", "sharpness")
 _SUMS = ("triangle", "cross", "count", "ridge")
 _BLOCK = ("weight", "origin", "scale", "step")
@@ -84,7 +84,7 @@ class DeepAFL(Method):
     )
     block_ridge: float | str = parameters.number(
         "auto",
-        "ridge of the blocks, times the mean diagonals of F'F and W'W; auto: a tenth of the best by cross-validation "
+        "ridge of the blocks, times the mean diagonals of F'F and W'W; auto: a third of the best by cross-validation "
         "on the sums alone",
         low=1e-9,
         auto=True,
@@ -140,7 +140,7 @@ class DeepAFL(Method):
             following |= start
         ridge = choice.server_ridge(self.ridge, total, intercept=True)
         head = linear.global_model(total, ridge, intercept=True)
-        following |= {**head, "ridge": np.array(ridge), "loss": np.array(_loss(total, head, ridge))}
+        following |= {**head, "ridge": np.array(ridge), "rest": _rest(total, head, ridge)}
         if number == self.blocks:
             return following
         origin, scale = standard.origin_and_scale(total)
@@ -159,15 +159,16 @@ class DeepAFL(Method):
         path = steps.StepPath.of(total.gram, total.cross[:, :classes], weight)
         share = self.block_ridge
         if isinstance(share, str):
-            used, loss = float(state["freedom"]), float(state["loss"])
-            share = LESS * path.cross_validated(total.count, loss, used, total.cross[:, classes:])
-        gone = {*_SUMS, "loss", "freedom", "probes"}  # of states that samples are no longer in
+            probed, used = total.cross[:, classes:], float(state["freedom"])
+            share = LESS * path.cross_validated(total.count, state["rest"], used, probed)
+        gone = {*_SUMS, "rest", "freedom", "probes"}  # of states that samples are no longer in
         following = {name: array for name, array in state.items() if name not in gone}
         return following | under(f"block/{number}", {"step": path.step(share), "ridge": np.array(share)})
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """The ridges, the mean squared residual of the head, and how far it can be trusted."""
-        return linear.figures(state, "loss", "ridge", *sorted(name for name in state if name.endswith("/ridge")))
+        loss = {"loss": max(float(np.trace(state["rest"])), 0.0)} if "rest" in state else {}
+        return loss | linear.figures(state, "ridge", *sorted(name for name in state if name.endswith("/ridge")))
 
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """Features that were taken for constant and are not, and states whose digits were lost in the sums."""
@@ -295,11 +296,11 @@ class DeepAFL(Method):
 # --- what is solved, and what is sent of it ---
 
 
-def _loss(total: Moments, head: Arrays, ridge: float) -> float:
-    """The mean squared residual of a head, |Y|^2 - W'X'Y - ridge |W|^2 over the samples; rows of Y are one-hot."""
-    stacked = np.vstack([head["weight"], head["intercept"]])
-    explained = float((stacked * total.cross).sum()) + ridge * float(np.square(head["weight"]).sum())
-    return max(total.count - explained, 0.0) / max(total.count, 1)
+def _rest(total: Moments, head: Arrays, ridge: float) -> Float:
+    """What a head leaves over, R'R over the samples: Y'Y - W'X'Y - ridge W'W, where Y'Y are the counts of classes."""
+    stacked, weight = np.vstack([head["weight"], head["intercept"]]), head["weight"]
+    rest = np.diag(total.cross[-1]) - stacked.T @ total.cross - ridge * (weight.T @ weight)
+    return np.asarray(rest / total.count)
 
 
 def _start(total: Moments) -> tuple[dict[str, Array], Moments]:

@@ -57,22 +57,25 @@ class StepPath:
         inverse: Float = 1.0 / (np.multiply.outer(self.squares, self.lengths) + lam)
         return self.right * inverse, inverse
 
-    def cross_validated(self, samples: int, loss: float, used: float, probed: Float) -> float:
+    def cross_validated(self, samples: int, rest: Float, used: float, probed: Float) -> float:
         """The share of least generalised cross-validation error; of equals the first, which is the largest.
 
-        `loss` is the mean of |R|^2 over samples, `used` the freedom of the head, and `probed` F'X u for each probe u.
+        `rest` is R'R over the samples, `used` the freedom of the head, and `probed` F'X u for each probe u. Directions
+        of P have a freedom and an error each. They are not pooled: rows of Y sum to one, so along one direction there
+        is nothing to fit and no error, and it would halve the freedom of two classes.
         """
         # The diagonal of V'F'(1 - H)F V: single entries are off by far, sums over them are not.
         own: Float = self.squares - np.square(self.vectors.T @ probed).sum(1)
+        before = samples * np.einsum("cj,cd,dj->j", self.directions, rest, self.directions, optimize=True)
         errors = []
         for share in SHARES:
             inside, inverse = self._inside(share)
-            # |R - F K W'W|^2
+            # |R p - F K W'W p|^2 for each direction p
             fitted = (2.0 * self.right - self.squares[:, None] * inside * self.lengths) * inside * self.lengths
-            rest = loss * samples - float(fitted.sum())
-            most, block = (part @ inverse @ self.lengths / len(self.lengths) for part in (self.squares, own))
-            left = samples - used - min(max(float(block), 0.0), float(most))
-            errors.append(max(rest, 0.0) / max(left, digits.EPS) ** 2)
+            most, freedom = (self.lengths * (part @ inverse) for part in (self.squares, own))
+            left = samples - used - np.clip(freedom, 0.0, most)
+            each = np.maximum(before - fitted.sum(0), 0.0) / np.square(np.maximum(left, digits.EPS))
+            errors.append(float(each.sum()))
         return SHARES[int(np.argmax(np.array(errors) <= min(errors) * (1 + 1e-9)))]
 
 

@@ -1,0 +1,157 @@
+"""Depth against width: deepafl, one wide random layer at no fewer bytes, and the features as they are.
+
+- CIFAR-100, frozen EfficientNet-Lite0 features, official test set; one draw of the random matrices a row;
+- heart disease (4 hospitals) and landmine (29 fields), 80:20 within each client, as in `natural`;
+- scikit-learn's digits, 10 clients, Dirichlet 0.1, 80:20 within each client.
+
+The wide layer is `--features random:W` (behind `standardise` on tables) under `afl` with ridge=auto, W the narrowest
+with which a client sends at least as many bytes as with deepafl. "with ones" is the same behind a column of ones, so
+that its units have a constant as those of deepafl do. Everybody has an intercept. Nothing is chosen on test samples:
+deepafl has its defaults but for the width and depth that the table shows, and all ridges come from the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fedsolve as fs
+from fedsolve.features.maps import Identity, RandomProjection
+from fedsolve.method import Server
+from fedsolve.rng import derive
+
+from .natural import area, federations, spread
+from .real import arrays
+
+SPLITS = {"heart disease": 20, "landmine": 5, "digits": 10}
+DEPTHS: tuple[tuple[str, int], ...] = (("features", 2), ("features", 4), ("features", 8), ("random", 8))  # CIFAR-100
+WIDTH = 1024  # of a block, CIFAR-100
+ROWS = 5000
+ONE_MODEL = ("afl", "wide", "wide, with ones", "deepafl")
+OWN_MODELS = ("fedhip", "fedhip, wide", "deepafl, own heads")
+PARTS = 5  # clients of CIFAR-100: one model for all is the same for any split
+
+
+def measure() -> list[dict[str, Any]]:
+    """Percent right (area under the curve for landmine), ± standard error over splits, and which is better."""
+    rows = []
+    for row in [*map(table_row, SPLITS), *pictures()]:
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def sends(width: int, classes: int) -> int:
+    """How many numbers a client sends for a wide layer and a constant: one triangle, and F'Y."""
+    return (width + 1) * (width + 2) // 2 + (width + 1) * classes
+
+
+def wide_enough(numbers: float, classes: int) -> int:
+    """The narrowest layer with which a client sends at least that many numbers."""
+    return next(width for width in count(1) if sends(width, classes) >= numbers)
+
+
+def verdict(deep: NDArray[np.float64], wide: NDArray[np.float64]) -> dict[str, str]:
+    """The difference, and which is better; neither within two standard errors."""
+    gap = deep - wide
+    error = gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else 0.0
+    better = "deepafl" if gap.mean() > 0 else "wide"
+    clear = abs(gap.mean()) > 2 * error
+    return {"deepafl less wide": spread(gap), "better": better if clear else f"{better}, within error"}
+
+
+# --- tables ---
+
+
+def table_row(name: str) -> dict[str, Any]:
+    """Means over splits, each with its own draw of the random matrices."""
+    found: dict[str, list[float]] = {}
+    width, sent = 0, dict[str, float]()
+    for seed, plain in enumerate(splits(name)):
+        clients, scaled = len(plain.clients), plain.standardised()
+        deep = fs.run(fs.DeepAFL(alpha=0.0), scaled, seed=seed, workers=1)
+        width = wide_enough(deep.bytes_up / clients / 8, plain.task.classes)
+        wide, ones = (plain.standardised(f"{first}random:{width},relu,{seed}") for first in ("", "ones+"))
+        afl, fedhip = fs.AFL(ridge="auto", intercept=True), fs.FedHiP(beta="auto", intercept=True)
+        runs: list[tuple[str, fs.Method, fs.Federation]] = [
+            ("afl", afl, scaled),
+            ("wide", afl, wide),
+            ("wide, with ones", afl, ones),
+            ("fedhip", fedhip, scaled),
+            ("fedhip, wide", fedhip, wide),
+            ("deepafl, own heads", fs.DeepAFL(), scaled),
+        ]
+        results = {title: (fs.run(method, there, seed=seed, workers=1), there) for title, method, there in runs}
+        for title, (result, there) in {**results, "deepafl": (deep, scaled)}.items():
+            value = area(result, there) if name == "landmine" else 100 * (result.accuracy.mean or 0.0)
+            found.setdefault(title, []).append(value)
+            sent[title] = result.bytes_up / clients / 1e3
+    values = {title: np.array(each) for title, each in found.items()}
+    settings = {"wide is": f"random:{width}", "deepafl is": "its defaults"}
+    figures = {title: spread(values[title]) for title in ONE_MODEL}
+    kilobytes = {f"KB {title}": sent[title] for title in ("wide", "deepafl")}
+    own = {title: spread(values[title]) for title in OWN_MODELS}
+    row: dict[str, Any] = {"data": name, "splits": SPLITS[name]} | settings | figures
+    return row | verdict(values["deepafl"], values["wide"]) | kilobytes | own
+
+
+def splits(name: str) -> Iterator[fs.Federation]:
+    """One federation a split."""
+    if name != "digits":
+        yield from federations(name, SPLITS[name])
+        return
+    for seed in range(SPLITS[name]):
+        yield fs.load("digits").split(fs.dirichlet(0.1), clients=10, seed=seed)
+
+
+# --- CIFAR-100 ---
+
+
+def pictures() -> Iterator[dict[str, Any]]:
+    """A row for each depth, on the official test set."""
+    data = arrays("cifar100-features")
+    x, y = data["x"], data["y"]
+    test = data["x_test"], data["y_test"]
+    parts = np.array_split(derive(0, "deep").permutation(len(y)), PARTS)
+    federation = fs.Federation.from_arrays({f"c{i}": {"train": (x[r], y[r])} for i, r in enumerate(parts)})
+    linear = right(one_layer(x, y, None), *test)
+    for start, blocks in DEPTHS:
+        method = fs.DeepAFL(width=WIDTH, blocks=blocks, start=start, alpha=0.0)
+        result = fs.run(method, federation, workers=1)
+        if result.shared is None:
+            raise RuntimeError("deepafl has one model for all")
+        numbers = result.bytes_up / PARTS / 8
+        width = wide_enough(numbers, federation.task.classes)
+        deep, wide = right(result.shared, *test), right(one_layer(x, y, width), *test)
+        row: dict[str, Any] = {"data": "cifar-100", "splits": 1}
+        row |= {"wide is": f"random:{width}", "deepafl is": f"{blocks} blocks of {WIDTH} from {start}"}
+        row |= {"afl": f"{linear:.2f}", "wide": f"{wide:.2f}", "wide, with ones": "", "deepafl": f"{deep:.2f}"}
+        row |= verdict(np.array([deep]), np.array([wide]))
+        row |= {"KB wide": sends(width, federation.task.classes) / 125, "KB deepafl": numbers / 125}
+        yield row | dict.fromkeys(OWN_MODELS, "")
+
+
+def one_layer(x: NDArray[Any], y: NDArray[Any], width: int | None) -> fs.Model:
+    """`afl` with ridge=auto on random features, or on the features as they are; rows in blocks, for less memory."""
+    features = Identity() if width is None else RandomProjection(width, "relu", 0)
+    classes = int(y.max()) + 1
+    total: fs.Moments | None = None
+    for start in range(0, len(y), ROWS):
+        rows = slice(start, start + ROWS)
+        part = fs.Moments.of(features(x[rows]), y[rows], classes=classes, intercept=True)
+        total = part if total is None else total + part
+    if total is None:
+        raise RuntimeError("there are no rows")
+    method, task = fs.AFL(ridge="auto", intercept=True), fs.Task(fs.Classes(classes), x.shape[1:], features)
+    state = method.aggregate({}, total.arrays(), Server(task, 1, derive(0)))
+    return fs.Model(method, task, method.message(state, "", "personalize"), "global")
+
+
+def right(model: fs.Model, x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Percent of samples that a model is right about."""
+    hits = [model.predict(x[start : start + ROWS]) == y[start : start + ROWS] for start in range(0, len(y), ROWS)]
+    return 100 * float(np.concatenate(hits).mean())
