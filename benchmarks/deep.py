@@ -13,7 +13,7 @@ deepafl has its defaults but for the width and depth that the table shows, and a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ PARTS = 5  # clients of CIFAR-100: one model for all is the same for any split
 def measure() -> list[dict[str, Any]]:
     """Percent right (area under the curve for landmine), ± standard error over splits, and which is better."""
     rows = []
-    for row in [*map(table_row, SPLITS), *pictures()]:
+    for row in chain(map(table_row, SPLITS), pictures()):
         rows.append(row)
         print(row, flush=True)
     return rows
@@ -85,9 +85,9 @@ def table_row(name: str) -> dict[str, Any]:
             ("fedhip, wide", fedhip, wide),
             ("deepafl, own heads", fs.DeepAFL(), scaled),
         ]
-        results = {title: (fs.run(method, there, seed=seed, workers=1), there) for title, method, there in runs}
-        for title, (result, there) in {**results, "deepafl": (deep, scaled)}.items():
-            value = area(result, there) if name == "landmine" else 100 * (result.accuracy.mean or 0.0)
+        results = {title: fs.run(method, there, seed=seed, workers=1) for title, method, there in runs}
+        for title, result in {**results, "deepafl": deep}.items():
+            value = area(result, plain) if name == "landmine" else 100 * (result.accuracy.mean or 0.0)
             found.setdefault(title, []).append(value)
             sent[title] = result.bytes_up / clients / 1e3
     values = {title: np.array(each) for title, each in found.items()}

@@ -19,6 +19,12 @@ K is all that is sent of a block, and all that a sample's state is moved by are 
 
 lam=auto needs a little more than these sums, and `families/ridge/steps.py` says why: clients send F'X u, too, for a few
 vectors u that the server draws.
+
+    >>> import fedsolve as fs
+    >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5)
+    >>> result = fs.run(fs.DeepAFL(width=64, blocks=2), federation)
+    >>> len(result.history), result.accuracy.mean > 0.95
+    (5, True)
 """
 
 from __future__ import annotations
@@ -57,14 +63,7 @@ _LASTING = ("start/", "block/")
 
 @dataclass(frozen=True)
 class DeepAFL(Method):
-    """Deep features in closed form, the same for everybody, and a head of each client's own between all and itself.
-
-    >>> import fedsolve as fs
-    >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5)
-    >>> result = fs.run(fs.DeepAFL(width=64, blocks=2), federation)
-    >>> len(result.history), result.accuracy.mean > 0.95
-    (5, True)
-    """
+    """Deep features in closed form, the same for everybody, and a head of each client's own between all and itself."""
 
     name: ClassVar[str] = "deepafl"
     paper: ClassVar[str] = "Tang et al., DeepAFL, ICLR 2026"
