@@ -67,7 +67,9 @@ class DeepAFL(Method):
 
     name: ClassVar[str] = "deepafl"
     paper: ClassVar[str] = "Tang et al., DeepAFL, ICLR 2026"
-    sends: ClassVar[str] = "X'X (one triangle) and X'Y of the states for each head, F'F and F'R of each block"
+    sends: ClassVar[str] = (
+        "X'X (one triangle) and X'Y of the states for each head; F'F and F'R of each block, and F'X u for 16 random u"
+    )
     laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OthersSplitInvariant(), OrderFree())
 
     blocks: int = parameters.number(4, "blocks; each takes two rounds", low=1, integer=True)
