@@ -14,6 +14,7 @@ from fedsolve.threads import cores
 
 from . import (
     blocks,
+    deep,
     extraction,
     floor,
     flower,
@@ -37,7 +38,8 @@ SPEED = {
     "ledger": ledger.measure,
 }
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
-ACCURACY = {"natural": natural.measure, "personal": personal.measure}  # on real data; by name only: they take long
+# On real data; by name only: they take long.
+ACCURACY = {"natural": natural.measure, "personal": personal.measure, "deep": deep.measure}
 BENCHMARKS = SPEED | DEPLOYMENT | ACCURACY
 
 

@@ -314,18 +314,19 @@ def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, interce
     return float(candidates[int(np.argmax(errors <= errors.min() * (1 + 1e-9)))])
 
 
-def freedom(moments: Moments, ridge: float) -> float:
+def freedom(moments: Moments, ridge: float, *, intercept: bool = False) -> float:
     """The trace of F (F'F + ridge I)^-1 F': how many parameters the fit uses up; the rank, without a ridge.
 
-    Over the number of samples it is the mean leverage of a sample.
+    Over the number of samples it is the mean leverage of a sample. With `intercept`, the last feature is the constant
+    one; it is not penalised and uses up one.
     """
-    lower, _, _ = _system(moments, ridge, intercept=False)
+    lower, _, _ = _system(moments, ridge, intercept=intercept)
     if _factorise(lower) is not None:
-        return len(lower) - ridge * blas.inverse_trace(lower)
-    lower, _, _ = _system(moments, 0.0, intercept=False)
+        return intercept + len(lower) - ridge * blas.inverse_trace(lower)
+    lower, _, _ = _system(moments, 0.0, intercept=intercept)
     values = np.linalg.eigvalsh(lower, "L")
     nonzero = values[values > _EPS * max(len(values), np.sqrt(moments.count)) * values[-1]]
-    return float((nonzero / (nonzero + ridge)).sum())
+    return intercept + float((nonzero / (nonzero + ridge)).sum())
 
 
 def left_out(targets: Float, fitted: Float, leverage: Float) -> Float:

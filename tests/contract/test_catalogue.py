@@ -22,6 +22,7 @@ NETWORK: dict[str, object] = {"model": "mlp:8", "rounds": 2, "epochs": 6, "batch
 GRADIENT = ("fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "fedapa")
 SMALL: dict[str, dict[str, object]] = {
     "apfl": {"d_primary": 30, "d_refine": 20},
+    "deepafl": {"width": 12, "blocks": 2},
     "fedacnnl": {"network": "mlp:12,8"},
     "pfedacnnl": {"network": "mlp:12,8", "groups": 3},
     **dict.fromkeys(GRADIENT, NETWORK),
@@ -41,6 +42,10 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"d_primary": 5, "act_primary": "tanh", "gamma": 0.0, "beta": 1.0, "lam": 0.5},
     ],
     "fedprior": [{"shrink": 1.0}],
+    "deepafl": [
+        {"start": "random", "alpha": 0.0, "cache": 0.0},
+        {"blocks": 1, "activation": "tanh", "ridge": 0.0, "block_ridge": 0.01, "alpha": 5.0},
+    ],
     "fedacnnl": [{"network": "lr", "gamma": 0.0}, {"scale": "unit", "cache": 0.0, "block": 7}, {"adaptive": True}],
     "pfedacnnl": [
         {"network": "lr", "epsilon": 1.0, "groups": 1},

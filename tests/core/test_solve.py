@@ -214,4 +214,10 @@ def test_freedom_is_the_trace_of_the_hat_matrix(ridge: float, repeated: bool) ->
     if repeated:
         rows[:, 5] = rows[:, 0]  # singular: the rank is what counts
     hat = rows @ np.linalg.pinv(rows.T @ rows + ridge * np.eye(6), rcond=1e-12) @ rows.T
-    assert freedom(fs.Moments.of(rows, np.zeros(30, dtype=int)), ridge) == pytest.approx(np.trace(hat), rel=1e-9)
+    labels = np.zeros(30, dtype=int)
+    assert freedom(fs.Moments.of(rows, labels), ridge) == pytest.approx(np.trace(hat), rel=1e-9)
+    ones = np.column_stack([rows + 1.0, np.ones(30)])
+    free = np.diag([*np.full(6, ridge), 0.0])  # the constant has no ridge
+    hat = ones @ np.linalg.pinv(ones.T @ ones + free, rcond=1e-12) @ ones.T
+    moments = fs.Moments.of(rows + 1.0, labels, intercept=True)
+    assert freedom(moments, ridge, intercept=True) == pytest.approx(np.trace(hat), rel=1e-9)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families.ridge import choice, linear
-from fedsolve.methods import fedhip
+from fedsolve.families.ridge import choice, linear, personal
 from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
 from tests.contexts import site
@@ -111,8 +110,8 @@ def test_leave_one_out_of_alpha_against_leaving_one_out(
     method.personalize(
         {}, method.message(state, "c1", "personalize"), site(fed.task, fed.clients["c1"].train, counted=counted)
     )
-    assert len(seen) == len(fedhip.ALPHAS)
-    for alpha, scores in list(zip(fedhip.ALPHAS, seen, strict=True))[::4]:
+    assert len(seen) == len(personal.ALPHAS)
+    for alpha, scores in list(zip(personal.ALPHAS, seen, strict=True))[::4]:
         for i in range(len(me[0])):
             keep = np.arange(len(me[0])) != i
             own = (me[0][keep], me[1][keep])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks import personal
+from benchmarks import deep, personal
 
 import fedsolve as fs
 from fedsolve.features.maps import RandomProjection
@@ -43,3 +43,34 @@ def test_streams(table: fs.Table) -> None:
     )
     whole = fs.run(fs.FedPrior(), federation.with_features(same), seed=2)
     assert found["fedprior wide"]["auto"] == pytest.approx(whole.accuracy.mean)
+
+
+@pytest.mark.parametrize("width", [None, 30])
+def test_one_layer(table: fs.Table, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep, "ROWS", 64)
+    x, y = np.asarray(table.inputs), np.asarray(table.labels)
+    federation = fs.Federation.from_arrays({"a": {"train": (x[:90], y[:90])}, "b": {"train": (x[90:], y[90:])}})
+    if width is not None:
+        federation = federation.with_features(RandomProjection(width, "relu", 0))
+    result = fs.run(fs.AFL(ridge="auto", intercept=True), federation)
+    assert result.shared is not None
+    ridge = float(result.state["ridge"])
+    less = fs.run(fs.AFL(ridge=deep.LESS * ridge, intercept=True), federation).shared
+    assert less is not None
+    for found, wanted in zip(deep.one_layer(x, y, width), (result.shared, less), strict=True):
+        np.testing.assert_allclose(found.scores(x), wanted.scores(x), rtol=1e-7, atol=1e-9)
+    if width is not None:
+        assert (
+            0 < result.bytes_up / 2 - 8 * deep.sends(width, 5) < 2000
+        )  # beside the numbers, what a message says of them
+        assert deep.wide_enough(deep.sends(width, 5), 5) == width == deep.wide_enough(deep.sends(width - 1, 5) + 1, 5)
+
+
+def test_heads_on_the_way_are_those_of_fewer_blocks(table: fs.Table) -> None:
+    federation = table.split(fs.dirichlet(0.5), clients=4, seed=2)
+    method = fs.DeepAFL(width=9, blocks=3, alpha=0.0, block_ridge=0.1)
+    for blocks, numbers, model in deep.heads(method, federation, (1, 3)):
+        whole = fs.run(fs.DeepAFL(width=9, blocks=blocks, alpha=0.0, block_ridge=0.1), federation)
+        assert whole.shared is not None
+        np.testing.assert_allclose(model.scores(table.inputs), whole.shared.scores(table.inputs), rtol=1e-8, atol=1e-10)
+        assert 0 < whole.bytes_up / 4 - 8 * numbers < 2000 * whole.rounds

@@ -11,22 +11,21 @@ off again (12), (14).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, Float, take, under
+from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
-from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.ridge import calibration, choice, linear, personal
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, left_out, solution_of, whiten
+from fedsolve.solver import solution_of
 
-ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 _MODEL = ("weight", "intercept", "sharpness")
 _SENT = ("triangle", "cross", "count", "beta", *_MODEL)
 
@@ -100,29 +99,16 @@ class FedHiP(Method):
     def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
         """The alpha with the best leave-one-out predictions on the client's own training data, and their sharpness."""
         train = site.train
-        predicted = self._left_out(total, message, site)
-        alpha = choice.best(ALPHAS, map(predicted, ALPHAS), train.labels)
-        return alpha, calibration.sharpness(predicted(alpha), train.labels, float(message["sharpness"]))
-
-    def _left_out(self, total: Moments, message: Arrays, site: Site) -> Callable[[float], Float]:
-        """What the model with a given alpha predicts for each of the client's samples without that sample.
-
-        Fitting the client's data with weight alpha is ridge towards the global model in the metric of
-        H = A + beta I. Leaving a sample out takes it from the client's part (weight alpha) and, if the client is in the
-        sum, from there too (weight 1): with H the identity, its leverage is (1 + alpha) s^2 / (1 + alpha s^2).
-        """
-        train = site.train
-        rows = linear.design(train, intercept=self.intercept)
-        prior = linear.scores(message, train.inputs)
-        targets = linear.one_hot(train.labels, site.task.classes)
-        path = RidgePath.of(whiten(total, float(message["beta"]), rows, intercept=self.intercept), targets - prior)
-
-        def predicted(alpha: float) -> Float:
-            shrunk = path.squares / (1.0 + alpha * path.squares)
-            leverage = path.leverage((site.counted + alpha) * shrunk)
-            return prior + left_out(path.targets, path.fitted(alpha * shrunk), leverage)
-
-        return predicted
+        return personal.choose_alpha(
+            total,
+            float(message["beta"]),
+            linear.design(train, intercept=self.intercept),
+            linear.scores(message, train.inputs),
+            train.labels,
+            float(message["sharpness"]),
+            counted=site.counted,
+            intercept=self.intercept,
+        )
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model, without the sums that are sent beside it."""
