@@ -57,7 +57,7 @@ def test_more_layers_behind_it() -> None:
 def test_groups_have_the_patches_in_common_and_clients_their_own_last_layer(groups: int, cache: float) -> None:
     data = table()
     federation = data.split("dirichlet:0.3", clients=6, test=0.0, min_samples=5)
-    method = fs.PFedACnnL(network=NETWORK, groups=groups, gamma=2.0, epsilon=3.0, cache=cache)
+    method = fs.PFedACnnL(network=NETWORK, groups=groups, gamma=2.0, epsilon=3.0, cache=cache, pull=0.0)
     result = fs.run(method, federation)
     assert result.rounds == 5 + 1 + (groups > 1)
     features = fitting.fit(SPEC, [client.train.inputs for client in federation.clients.values()])

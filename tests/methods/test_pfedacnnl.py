@@ -62,7 +62,7 @@ def test_personal_layers_minimise_their_objective(epsilon: float) -> None:
 def test_a_group_is_a_federation_of_its_own() -> None:
     """The network of a group is FedACnnL over its members."""
     fed = skewed()
-    result = fs.run(fs.PFedACnnL(network="mlp:9,8", groups=3, personal=False, gamma=0.5), fed)
+    result = fs.run(fs.PFedACnnL(network="mlp:9,8", groups=3, personal=False, gamma=0.5, pull=0.0), fed)
     for number in range(3):
         members = [n for n in fed.clients if int(result.state[f"member/{n}"]) == number]
         assert members
@@ -81,6 +81,31 @@ def test_a_group_is_a_federation_of_its_own() -> None:
         for name in members:
             for key in ("layer/0/weight", "layer/1/weight", "layer/2/weight"):
                 assert relative(result.models[name].arrays[key], state[key]) < 1e-9
+
+
+@pytest.mark.parametrize("network", ["mlp:9,8", "lr", "conv:3x3x6,leaky,avgpool:2,dense"])
+def test_the_first_layer_of_a_group_is_drawn_towards_that_of_all(network: str) -> None:
+    """Least |Z - X W|^2 + p |W - M|^2 over the members, with M the layer of everybody; later layers are their own."""
+    fed = skewed()
+    settings: dict[str, Any] = {"network": network, "groups": 3, "personal": False, "gamma": 0.5}
+    drawn, free, tied = (fs.run(fs.PFedACnnL(**settings, pull=pull), fed).state for pull in (0.2, 0.0, 1e9))
+    everybody = fs.run(fs.FedACnnL(network=network, gamma=0.5), fed).state
+    m = nets.stacked(layers.layers(everybody)[0])
+    one = fs.FedACnnL(network=network)
+    message = {"seeds": drawn["seeds"]}
+    for number in range(3):
+        members = [n for n in fed.clients if int(drawn[f"member/{n}"]) == number]
+        replies = [one.update({}, message, site(fed.task, fed.clients[n].train, derive(0)))[1] for n in members]
+        total = fs.Moments.from_arrays({n: np.asarray(sum(r[n] for r in replies)) for n in replies[0]})
+        p = 0.2 * np.trace(total.gram) / len(total.gram)
+        wanted = np.linalg.solve(total.gram + p * np.eye(len(m)), total.cross + p * m)
+        first, alone, same = (
+            nets.stacked({key: state[f"model/{number}/layer/0/{key}"] for key in ("weight", "intercept")})
+            for state in (drawn, free, tied)
+        )
+        assert relative(first, wanted) < 1e-9
+        assert relative(alone, np.linalg.solve(total.gram + 0.5 * np.eye(len(m)), total.cross)) < 1e-9
+        assert relative(same, m) < 1e-6
 
 
 @pytest.mark.parametrize("network", ["mlp:9,8", "lr"])
