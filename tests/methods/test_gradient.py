@@ -151,6 +151,7 @@ def test_another_loss_is_minimised() -> None:
         ("lenet5", (32, 32, 3), 62006),  # FedAPA, table 2: 484 KB there and back
         ("cnn", (32, 32, 3), 448 + 4640 + 32 * 36 * 64 + 64 + 650),
         ("cnn:4", (8, 8), 40 + 4 * 9 * 64 + 64 + 650),
+        ("dcnn:8,6,4,5", (32, 32, 3), 608 + 438 + 220 + 185 + 210),
     ],
 )
 def test_models_have_the_widths_they_say(model: str, shape: tuple[int, ...], count: int) -> None:
@@ -265,6 +266,8 @@ def test_running_statistics_are_averaged_and_the_head_is_found() -> None:
         (f"{__name__}:not_a_module", "must return a torch.nn.Module"),
         (f"{__name__}:too_narrow", r"scores of shape \(samples, 3\)"),
         ("lenet5", "takes images"),
+        ("dcnn:8,6", "dcnn has four convolutions"),
+        ("dcnn:8,6,4,5", "takes images of at least 28 x 28"),
     ],
 )
 def test_models_that_cannot_be_are_refused(model: str, words: str) -> None:

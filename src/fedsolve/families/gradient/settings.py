@@ -18,7 +18,7 @@ from fedsolve.errors import DataError, ParameterError
 from fedsolve.families import widths
 from fedsolve.method import Workers
 
-EXAMPLES = ("lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32")  # of the networks in `zoo`, in each form they have
+EXAMPLES = ("lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32", "dcnn:64,128,256,256")  # of `zoo`, in each form they have
 MODELS = f"{', '.join(EXAMPLES)}, or package.module:factory"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LOCAL = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum")  # settings that training alone has, too

@@ -101,6 +101,24 @@ def _cnn(shape: Shape, classes: int, widths: Shape) -> nn.Module:
     return _body_and_head(nn.Sequential(*body), nn.Linear(64, classes))
 
 
+def _dcnn(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    """FedACnnL's deep network: convolutions of 5, 3, 3 and 3 with leaky ReLU, the first two pooled by means."""
+    if len(widths) != 4:
+        raise ParameterError(f"parameter 'model': dcnn has four convolutions, as in dcnn:64,128,256,256; got {widths}")
+    if len(shape) != 3 or min(_places(side) for side in shape[1:]) < 1:
+        raise ParameterError(f"parameter 'model': dcnn takes images of at least 28 x 28; got inputs of shape {shape}")
+    body: list[nn.Module] = []
+    for before, after, kernel, pooled in zip((shape[0], *widths), widths, (5, 3, 3, 3), (1, 1, 0, 0), strict=False):
+        body += [nn.Conv2d(before, after, kernel), nn.LeakyReLU(), *([nn.AvgPool2d(2)] if pooled else [])]
+    places = _places(shape[1]) * _places(shape[2])
+    return _body_and_head(nn.Sequential(*body, nn.Flatten()), nn.Linear(widths[-1] * places, classes))
+
+
+def _places(side: int) -> int:
+    """The side of what the convolutions of dcnn leave of a picture's."""
+    return ((side - 4) // 2 - 2) // 2 - 4
+
+
 def _image(shape: Shape, name: str, *kernels: int) -> Shape:
     """Channels of the input, and the sides of what convolutions with pooling leave of it."""
     height, width = shape[-2:] if len(shape) == 3 else (0, 0)
@@ -153,4 +171,5 @@ _ZOO: dict[str, Callable[[Shape, int, Shape], nn.Module]] = {
     "mlp": _mlp,
     "lenet5": _lenet5,
     "cnn": _cnn,
+    "dcnn": _dcnn,
 }
