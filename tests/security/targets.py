@@ -19,6 +19,8 @@ from fedsolve.arrays import Array
 from fedsolve.data import catalog
 from fedsolve.data.files import read_columns
 from fedsolve.data.task import Task
+from fedsolve.features import fitting, maps
+from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.terms import Terms
 from fedsolve.method import Plan
@@ -133,6 +135,7 @@ def every(folder: Path) -> dict[str, Target]:
             (task.to_text().encode(), fs.Task(fs.Classes(2), (8, 8, 3)).to_text().encode()),
             lambda data: Task.from_text(_text(data)),
         ),
+        "words": Target("words", "bytes", tuple(text.encode() for text in _words()), _map),
         "contribution": Target(
             "contribution", "safetensors", (contribution,), lambda data: Contribution.read(data, terms, "a.safetensors")
         ),
@@ -203,6 +206,30 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
 def _text(data: bytes) -> str:
     """A message's text: what is not UTF-8 comes as what Flower's messages could hold at worst."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def _words() -> list[str]:
+    """Feature maps in words, also such as hold fitted numbers."""
+    pictures = np.random.default_rng(0).integers(255, size=(20, 5, 5)).astype(np.uint8)
+    fitted = [
+        str(fitting.fit(text, [pictures])) for text in ("patches:2x2x2,mirror=yes,windows=one,steps=1", "standardise")
+    ]
+    return ["unit+random:8,relu,3", "patches:6x6x320,threshold=0.5", *fitted, f"{fitted[0]}+ones"]
+
+
+def _map(data: bytes) -> object:
+    """The map of words, tried on a picture; `from_words` opens nothing."""
+    text = _text(data)
+    if maps.opens(text):
+        return None
+    features = maps.from_words(Elsewhere(text, _identity(text), ()), (5, 5))
+    (width,) = features.shape((5, 5)) if "identity" not in text else (0,)
+    return features(np.ones((1, 5, 5), np.uint8)).shape if 0 < width < 1000 else None
+
+
+def _identity(text: str) -> str:
+    """What a stranger says who keeps to his words."""
+    return "+".join(maps.parse(part).identity for part in maps.parts(text))
 
 
 def _request(task: Task, message: dict[str, Array]) -> Request:
