@@ -50,11 +50,13 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
     from fedsolve.methods.fedhip import FedHiP as FedHiP
+    from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
+    from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model

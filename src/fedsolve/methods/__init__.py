@@ -26,6 +26,8 @@ CATALOGUE: dict[str, str] = {
     "fedprox": "fedsolve.methods.fedprox:FedProx",
     "fedprox-ft": "fedsolve.methods.fedprox_ft:FedProxFT",
     "ditto": "fedsolve.methods.ditto:Ditto",
+    "moon": "fedsolve.methods.moon:MOON",
+    "fedntd": "fedsolve.methods.fedntd:FedNTD",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
