@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
+    from fedsolve.methods.feddyn import FedDyn as FedDyn
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedprior import FedPrior as FedPrior

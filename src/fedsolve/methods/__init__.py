@@ -28,6 +28,7 @@ CATALOGUE: dict[str, str] = {
     "ditto": "fedsolve.methods.ditto:Ditto",
     "moon": "fedsolve.methods.moon:MOON",
     "fedntd": "fedsolve.methods.fedntd:FedNTD",
+    "feddyn": "fedsolve.methods.feddyn:FedDyn",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
