@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
     from fedsolve.methods.feddyn import FedDyn as FedDyn
+    from fedsolve.methods.fedgen import FedGen as FedGen
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedprior import FedPrior as FedPrior

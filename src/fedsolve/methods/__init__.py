@@ -29,6 +29,7 @@ CATALOGUE: dict[str, str] = {
     "moon": "fedsolve.methods.moon:MOON",
     "fedntd": "fedsolve.methods.fedntd:FedNTD",
     "feddyn": "fedsolve.methods.feddyn:FedDyn",
+    "fedgen": "fedsolve.methods.fedgen:FedGen",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
