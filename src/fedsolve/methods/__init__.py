@@ -30,6 +30,7 @@ CATALOGUE: dict[str, str] = {
     "fedntd": "fedsolve.methods.fedntd:FedNTD",
     "feddyn": "fedsolve.methods.feddyn:FedDyn",
     "fedgen": "fedsolve.methods.fedgen:FedGen",
+    "feddisco": "fedsolve.methods.feddisco:FedDisco",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
