@@ -31,6 +31,7 @@ CATALOGUE: dict[str, str] = {
     "feddyn": "fedsolve.methods.feddyn:FedDyn",
     "fedgen": "fedsolve.methods.fedgen:FedGen",
     "feddisco": "fedsolve.methods.feddisco:FedDisco",
+    "fedzo": "fedsolve.methods.fedzo:FedZO",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
