@@ -25,11 +25,13 @@ SMALL: dict[str, dict[str, object]] = {
     "fedacnnl": {"network": "mlp:12,8"},
     "pfedacnnl": {"network": "mlp:12,8", "groups": 3},
     **dict.fromkeys(GRADIENT, NETWORK),
+    "baffle": {**NETWORK, "directions": 10},
 }
 TORCH = importlib.util.find_spec("torch") is not None
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "local": [{"ridge": 0.0}, {"ridge": 1.0, "intercept": True}, {"intercept": True}, *([NETWORK] * TORCH)],
     "fedavg-ft": [{"finetune": 0}],
+    "baffle": [{"exchange": "losses", "model": "lr", "directions": 10, "rounds": 12, "lr": 0.2, "centred": False}],
     "fedala": [{"layers": 2, "sample": 0.5}],
     "fedapa": [
         {"share": "all", "momentum": 0.9, "rounds": 3},

@@ -32,6 +32,7 @@ CATALOGUE: dict[str, str] = {
     "fedgen": "fedsolve.methods.fedgen:FedGen",
     "feddisco": "fedsolve.methods.feddisco:FedDisco",
     "fedzo": "fedsolve.methods.fedzo:FedZO",
+    "baffle": "fedsolve.methods.baffle:BAFFLE",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",

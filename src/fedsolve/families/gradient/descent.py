@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays, finite, take, under
+from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.errors import DataError
 from fedsolve.families.gradient.networks import one_thread
 from fedsolve.families.gradient.optimisers import Adam
@@ -38,22 +38,49 @@ def descend(
     """
     with one_thread():
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in start.items()}
-        free = [name for name in sorted(tensors) if name not in buffers]
-        parameters = [tensors[name].requires_grad_() for name in free]
-        adam = Adam(parameters, lr, betas, decay)
-        if memory:
-            adam.count = int(memory["count"])
-            adam.first, adam.second = (
-                [torch.from_numpy(np.array(take(part, memory)[name])) for name in free] for part in ("first", "second")
-            )
+        free = {name: tensors[name].requires_grad_() for name in sorted(tensors) if name not in buffers}
+        adam = _remembering(free, lr, betas, decay, memory)
         for _ in range(steps):
-            found = torch.autograd.grad(objective(tensors), parameters)
+            found = torch.autograd.grad(objective(tensors), list(free.values()))
             with torch.no_grad():
                 adam(list(found))
-        reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
-        kept = {"count": np.array(adam.count)}
-        for part, held in (("first", adam.first), ("second", adam.second)):
-            kept |= under(part, {name: tensor.numpy() for name, tensor in zip(free, held, strict=True)})
+        return _kept(tensors, free, adam, lr)
+
+
+def along(
+    start: Arrays,
+    gradient: Arrays,
+    *,
+    lr: float,
+    memory: Arrays,
+    betas: tuple[float, float] = (0.9, 0.999),
+    decay: float = 0.0,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """One step of Adam against a gradient that is given, and Adam's memory after it."""
+    with one_thread():
+        tensors = {name: torch.from_numpy(np.array(start[name])) for name in sorted(start)}
+        adam = _remembering(tensors, lr, betas, decay, memory)
+        adam([torch.from_numpy(np.array(gradient[name])) for name in tensors])
+        return _kept(tensors, tensors, adam, lr)
+
+
+def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: float, memory: Arrays) -> Adam:
+    """Adam on these tensors, with what it remembers of them."""
+    adam = Adam(list(free.values()), lr, betas, decay)
+    if memory:
+        adam.count = int(memory["count"])
+        adam.first, adam.second = (
+            [torch.from_numpy(np.array(memory[f"{part}/{name}"])) for name in free] for part in ("first", "second")
+        )
+    return adam
+
+
+def _kept(tensors: Tensors, free: Tensors, adam: Adam, lr: float) -> tuple[dict[str, Array], dict[str, Array]]:
+    """All tensors and Adam's memory as arrays."""
+    reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    kept = {"count": np.array(adam.count)}
+    for part, held in (("first", adam.first), ("second", adam.second)):
+        kept |= under(part, {name: tensor.numpy() for name, tensor in zip(free, held, strict=True)})
     if not all(finite(array) for array in (*reached.values(), *kept.values())):
         raise DataError(f"the server's own training diverged; lower its learning rate, which is {lr:.3g}")
     return reached, kept
