@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
     from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
+    from fedsolve.methods.pfedme import PFedMe as PFedMe
+    from fedsolve.methods.pfedzo import PFedZO as PFedZO
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments

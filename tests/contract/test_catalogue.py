@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, object]] = {
     "pfedacnnl": {"network": "mlp:12,8", "groups": 3},
     **dict.fromkeys(GRADIENT, NETWORK),
     "baffle": {**NETWORK, "directions": 10},
+    "pfedzo": {**NETWORK, "directions": 8, "epochs": 3, "inner": 2},
 }
 TORCH = importlib.util.find_spec("torch") is not None
 VARIANTS: dict[str, list[dict[str, object]]] = {

@@ -26,6 +26,8 @@ CATALOGUE: dict[str, str] = {
     "fedprox": "fedsolve.methods.fedprox:FedProx",
     "fedprox-ft": "fedsolve.methods.fedprox_ft:FedProxFT",
     "ditto": "fedsolve.methods.ditto:Ditto",
+    "pfedme": "fedsolve.methods.pfedme:PFedMe",
+    "pfedzo": "fedsolve.methods.pfedzo:PFedZO",
     "moon": "fedsolve.methods.moon:MOON",
     "fedntd": "fedsolve.methods.fedntd:FedNTD",
     "feddyn": "fedsolve.methods.feddyn:FedDyn",

@@ -51,3 +51,8 @@ def chain(*hooks: Hook | None) -> Hook | None:
             one(parameters, gradients)
 
     return hook if there else None
+
+
+def following(anchor: Tensors, rate: float) -> Callable[[Tensors], None]:
+    """What moves an anchor by a share of its way to the parameters: a <- a + rate (w - a)."""
+    return lambda parameters: torch._foreach_lerp_(anchor, parameters, rate)
