@@ -2,8 +2,9 @@
 
 Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020; the algorithm is in
 `families/gradient/envelope.py`. What is evaluated is theta. The authors' code evaluates the client's copy of the global
-model in its place, and has a weight decay of 0.001 on theta, which the paper has not. lr is the authors' for softmax
-regression on MNIST, halved, so that lr lam stays below 1 and theta does not swing about the global model.
+model in its place, and has a weight decay of 0.001 on theta, which the paper has not. lam, eta, inner
+and beta are the authors' for MNIST. Their lr of 0.1 is for pictures scaled otherwise: of ours, where bytes are brought
+to -1 ... 1, it makes theta swing; lr should also stay below 1 / lam.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsolve import parameters
 from fedsolve.arrays import Arrays
 from fedsolve.families.gradient.envelope import Envelope, follow
 from fedsolve.laws import Law, StaysAtStart
@@ -26,8 +26,6 @@ class PFedMe(Envelope, Method):
     paper: ClassVar[str] = "Dinh et al., pFedMe, NeurIPS 2020"
     sends: ClassVar[str] = "its copy of the global model times its number of samples, and that number; its loss"
     laws: ClassVar[tuple[Law, ...]] = (StaysAtStart(lam=0.0), StaysAtStart(beta=0.0))
-
-    lr: float = parameters.number(0.05, "learning rate of the personal model", low=0)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The personal model from the global one, and the copy of the global one after it."""
