@@ -3,9 +3,9 @@
 Fang et al., "Communication-Efficient Stochastic Zeroth-Order Optimization for Federated Learning", IEEE Transactions on
 Signal Processing 2022 (3): with b directions v_i uniform on the unit sphere of all D parameters and the same batch,
 g = D/(b mu) sum_i [F(w + mu v_i) - F(w)] v_i. Its mean over directions is the gradient of F smoothed over a ball, its
-noise grows with D/b: steps must be small where networks are large. The authors' constants are for attacks on images, of
-3072 numbers at most; the learning rate here is for softmax regression. Models are averaged by samples, as in FedAvg; in
-the paper clients have equally many.
+noise grows with D/b: steps must be small where networks are large. b and mu are the authors', for attacks on images of
+at most 3072 numbers; lr is that of the other methods, which suits softmax regression on pictures. Models are averaged
+by samples, as in FedAvg; in the paper clients have equally many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class FedZO(Averaging, Method):
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
     laws: ClassVar[tuple[Law, ...]] = (OneModel(), StaysAtStart(lr=0.0))
 
-    lr: float = parameters.number(0.005, "learning rate", low=0)
     sgd_momentum: float = parameters.number(0.0, "momentum of SGD; the authors have none", low=0, high=1)
     directions: int = parameters.number(20, "directions that a gradient is found from", low=1, integer=True)
     distance: float = parameters.number(0.001, "how far along a direction the loss is looked at", low=1e-6)
