@@ -177,6 +177,17 @@ def test_a_pull_follows_an_anchor_that_moves() -> None:
         torch.testing.assert_close(gradients[0], torch.full((3,), 2.0 * (1.0 - place)))
 
 
+def test_an_anchor_that_is_no_model_of_the_network_is_refused() -> None:
+    start = networks.initial("mlp:8", TASK, derive(0))
+    wrong = {**start, "head.bias": np.zeros(1, np.float32)}
+    missing = {name: array for name, array in start.items() if name != "head.bias"}
+    for anchor, got in ((wrong, r"\(1,\)"), (missing, "None")):
+        with pytest.raises(fs.DataError, match=rf"'head.bias' must have shape \(3,\); got {got}"):
+            hooks.towards(anchor, 1.0, "mlp:8", TASK)
+    back = networks.unlaid(networks.laid_out(start, "mlp:8", TASK), "mlp:8", TASK)
+    assert all(back[name].tobytes() == start[name].tobytes() for name in start)
+
+
 # --- optimisers, and descent on the server ---
 
 

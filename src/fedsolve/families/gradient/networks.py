@@ -132,8 +132,12 @@ def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) ->
 
 def laid_out(arrays: Arrays, model: str, task: Task) -> Tensors:
     """Arrays with the names of a network's parameters, as tensors in their order that lie in memory as they do."""
-    module = _pristine(model, sample_shape(task.shape), task.classes)
-    return [like(tensor, arrays[name]) for name, tensor in module.named_parameters()]
+    parameters = dict(_pristine(model, sample_shape(task.shape), task.classes).named_parameters())
+    for name, tensor in parameters.items():
+        got = arrays[name].shape if name in arrays else None
+        if got != tuple(tensor.shape):  # which copying would stretch
+            raise DataError(f"model {model[:100]}: {name!r} must have shape {tuple(tensor.shape)}; got {got}")
+    return [like(tensor, arrays[name]) for name, tensor in parameters.items()]
 
 
 def unlaid(tensors: Tensors, model: str, task: Task) -> dict[str, Array]:
