@@ -64,9 +64,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(scores) / np.exp(scores).sum(1, keepdims=True))
 
 
-def objective(
-    weights: Any, heads: Any, counts: np.ndarray, rng: np.random.Generator, weigh: bool = True, diverse: bool = True
-) -> float:
+def objective(weights: Any, heads: Any, counts: np.ndarray, rng: np.random.Generator) -> float:
     """What the server minimises, at the batch that comes next."""
     labels = rng.choice(np.flatnonzero(counts.sum(0)), 10)
     noise = rng.random((10, 4), dtype=np.float32)
@@ -74,13 +72,13 @@ def objective(
     total = 0.0
     for head, own in zip(heads, counts, strict=True):
         shares = softmax(features @ head["head.weight"].T + head["head.bias"])
-        weight = own[labels] / counts.sum(0)[labels] if weigh else np.full(10, own.sum() / counts.sum())
+        weight = own[labels] / counts.sum(0)[labels]
         total += float((-np.log(shares[np.arange(10), labels]) * weight).mean())
     apart = np.abs(features[:, None] - features[None]).mean(2) * ((noise[:, None] - noise[None]) ** 2).mean(2)
-    return total + float(np.exp(-apart.mean())) * diverse
+    return total + float(np.exp(-apart.mean()))
 
 
-def check_lesson(weigh: bool = True, diverse: bool = True) -> None:
+def check_lesson() -> None:
     """One step of the generator goes against the slope of the objective, by differences: Adam's first is its sign."""
     weights, rng = made(), np.random.default_rng(5)
     counts = np.array([[5, 0, 0], [1, 7, 0]])
@@ -96,7 +94,7 @@ def check_lesson(weigh: bool = True, diverse: bool = True) -> None:
         for step in (1e-3, -1e-3):
             moved = {key: array.astype(float) for key, array in weights.items()}
             moved[name][place] += step
-            ends.append(objective(moved, heads, counts, derive(9), weigh, diverse))
+            ends.append(objective(moved, heads, counts, derive(9)))
         slope = (ends[0] - ends[1]) / 2e-3
         # A bias below batch norm has no slope; Adam's first moment is a tenth of the gradient.
         assert float(memory[f"first/{name}"][place]) == pytest.approx(slope / 10, abs=2e-5)
@@ -109,11 +107,17 @@ def test_the_server_descends_on_the_objective() -> None:
     check_lesson()
 
 
-@pytest.mark.parametrize("missing", [{"weigh": False}, {"diverse": False}])
-def test_shares_of_samples_in_the_place_of_labels_and_no_diversity_are_caught(missing: dict[str, bool]) -> None:
-    """What a public implementation leaves out of the objective shows in its gradient."""
+def blind(scores: Any, labels: Any, weights: Any) -> Any:
+    """Every client weighs the same in every class."""
+    return torch.nn.functional.cross_entropy(scores, labels) / 2
+
+
+@pytest.mark.parametrize(("name", "defect"), [("weighted_entropy", blind), ("alike", lambda noise, made: 0.0)])
+def test_no_label_weights_and_no_diversity_are_caught(name: str, defect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a public implementation leaves out of the objective."""
+    monkeypatch.setattr(losses, name, defect)
     with pytest.raises(AssertionError):
-        check_lesson(**missing)
+        check_lesson()
 
 
 def test_a_client_adds_both_terms() -> None:

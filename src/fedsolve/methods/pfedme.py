@@ -2,9 +2,9 @@
 
 Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020; the algorithm is in
 `families/gradient/envelope.py`. What is evaluated is theta. The authors' code evaluates the client's copy of the global
-model in its place, and has a weight decay of 0.001 on theta, which the paper has not. lam, eta, inner
-and beta are the authors' for MNIST. Their lr of 0.1 is for pictures scaled otherwise: of ours, where bytes are brought
-to -1 ... 1, it makes theta swing; lr should also stay below 1 / lam.
+model in its place, and has a weight decay of 0.001 on theta, which the paper has not. lam, eta, inner and beta are
+the authors' for MNIST. Their lr of 0.1 is for pictures that are scaled otherwise: where bytes are brought to -1 ... 1,
+as here, it makes theta swing. lr should stay below 1 / lam, too.
 """
 
 from __future__ import annotations

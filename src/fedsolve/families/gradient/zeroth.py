@@ -20,6 +20,7 @@ from fedsolve.families.gradient.networks import (
     one_thread,
     rebuild,
     sample_shape,
+    seeded,
     unlaid,
 )
 from fedsolve.families.gradient.settings import Training
@@ -154,7 +155,7 @@ def changes(
     """
     task, samples = site.task, site.train
     check_inputs(samples)
-    with one_thread(), torch.no_grad():
+    with one_thread(), seeded(site.rng), torch.no_grad():
         module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval().double()
         labels = torch.from_numpy(np.array(samples.labels))
         pieces = [slice(first, first + settings.batch) for first in range(0, len(samples), settings.batch)]
