@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
+    from fedsolve.methods.baffle import BAFFLE as BAFFLE
     from fedsolve.methods.deepafl import DeepAFL as DeepAFL
     from fedsolve.methods.ditto import Ditto as Ditto
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
@@ -51,13 +52,21 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
+    from fedsolve.methods.feddisco import FedDisco as FedDisco
+    from fedsolve.methods.feddyn import FedDyn as FedDyn
+    from fedsolve.methods.fedgen import FedGen as FedGen
     from fedsolve.methods.fedhip import FedHiP as FedHiP
+    from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
+    from fedsolve.methods.fedzo import FedZO as FedZO
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
+    from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
+    from fedsolve.methods.pfedme import PFedMe as PFedMe
+    from fedsolve.methods.pfedzo import PFedZO as PFedZO
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments

@@ -96,3 +96,11 @@ class TrainsAlone(_Under):
 
     def __str__(self) -> str:
         return f"trains alone{'' if self.clients is None else f' with {self.clients} client'}{self._words}"
+
+
+@dataclass(frozen=True, init=False)
+class StaysAtStart(_Under):
+    """Under these settings the global model stays the first one, up to the rounding of means."""
+
+    def __str__(self) -> str:
+        return f"stays at its start{self._words}"

@@ -19,18 +19,21 @@ from tests.conftest import ROOT
 
 # Defaults that would only take long on federations this small.
 NETWORK: dict[str, object] = {"model": "mlp:8", "rounds": 2, "epochs": 6, "batch": 16, "lr": 0.05}
-GRADIENT = ("fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "fedapa")
+GRADIENT = tuple(name for name in CATALOGUE if not method_class(name).closed_form)
 SMALL: dict[str, dict[str, object]] = {
     "apfl": {"d_primary": 30, "d_refine": 20},
     "deepafl": {"width": 12, "blocks": 2},
     "fedacnnl": {"network": "mlp:12,8"},
     "pfedacnnl": {"network": "mlp:12,8", "groups": 3},
     **dict.fromkeys(GRADIENT, NETWORK),
+    "baffle": {**NETWORK, "directions": 10},
+    "pfedzo": {**NETWORK, "directions": 8, "epochs": 3, "inner": 2},
 }
 TORCH = importlib.util.find_spec("torch") is not None
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "local": [{"ridge": 0.0}, {"ridge": 1.0, "intercept": True}, {"intercept": True}, *([NETWORK] * TORCH)],
     "fedavg-ft": [{"finetune": 0}],
+    "baffle": [{"exchange": "losses", "model": "lr", "directions": 10, "rounds": 12, "lr": 0.2, "centred": False}],
     "fedala": [{"layers": 2, "sample": 0.5}],
     "fedapa": [
         {"share": "all", "momentum": 0.9, "rounds": 3},

@@ -12,6 +12,7 @@ import fedsolve as fs
 from fedsolve import parameters
 from fedsolve.checks import CheckError, check_method
 from fedsolve.families.ridge import linear
+from fedsolve.laws import StaysAtStart
 from fedsolve.methods.afl import AFL
 
 
@@ -264,6 +265,10 @@ class NotFrozen:
     rounds: int = 1
 
 
+class ClaimsToStay(Sound):
+    laws = (StaysAtStart(ridge=5.0),)
+
+
 class ClaimsAnUnknownLaw(Sound):
     laws = ("perfect",)  # type: ignore[assignment]
 
@@ -300,6 +305,7 @@ DEFECTS: list[tuple[type, str]] = [
     (SortsTheState, "writes_to_nothing"),
     (UncheckedParameter, "parameters_are_checked"),
     (NotFrozen, "frozen_value"),
+    (ClaimsToStay, "law stays at its start at ridge=5.0"),
     (ClaimsAnUnknownLaw, "'perfect'"),
 ]
 

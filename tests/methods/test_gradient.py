@@ -16,6 +16,7 @@ import fedsolve as fs
 from fedsolve.arrays import take
 from fedsolve.checks import sample_federation
 from fedsolve.families.gradient.settings import EXAMPLES, MODELS, Training
+from fedsolve.families.gradient.table import shaped
 from fedsolve.methods import create
 from fedsolve.rng import derive
 
@@ -23,7 +24,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from safetensors.numpy import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedsolve.families.gradient import networks, training, zoo  # noqa: E402
+from fedsolve.families.gradient import hooks, networks, optimisers, training, zoo  # noqa: E402
 from fedsolve.families.gradient.blend import learn_blend  # noqa: E402
 from tests.contexts import server, site  # noqa: E402
 
@@ -74,7 +75,7 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
         settings,
         start,
         site(task, fs.Samples(x, y), derive(0, "x")),
-        hook=training.towards(anchor, strength, "lenet5", task),
+        hook=hooks.towards(anchor, strength, "lenet5", task),
     )
     rng = derive(0, "x")
     rng.integers(2**63)  # the seed of torch's own generator
@@ -109,7 +110,7 @@ def test_training_is_sgd_with_momentum(count: int, strength: float) -> None:
 def test_a_step_does_not_depend_on_how_gradients_lie_in_memory() -> None:
     start, gradient = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
     moved = start.clone(memory_format=torch.channels_last)
-    step = training._sgd_step([moved], 0.1, 0.5)
+    step = optimisers.sgd(0.1, 0.5)([moved])
     for _ in range(2):
         step([gradient])
     np.testing.assert_allclose(moved, start - 0.1 * gradient * (1 + 1.5), rtol=1e-5, atol=1e-6)
@@ -130,8 +131,8 @@ def test_another_loss_is_minimised() -> None:
     samples = sample_federation(sizes=(60,)).clients["site-0"].train
     task = fs.Task(fs.Classes(3), samples.inputs.shape[1:])
 
-    def squares(scores: Any, labels: Any) -> Any:
-        return ((scores - nn.functional.one_hot(labels, 3)) ** 2).sum(1).mean()
+    def squares(batch: training.Batch) -> Any:
+        return ((batch.scores - nn.functional.one_hot(batch.labels, 3)) ** 2).sum(1).mean()
 
     settings = Training(model="lr", epochs=1500, batch=len(samples), lr=0.02)
     start = networks.initial("lr", task, derive(0))
@@ -502,7 +503,7 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
 
     replies: dict[str, np.ndarray] = {}
     for name, row in zip(names, trained, strict=True):
-        parts = {**fedapa._named(row, start), "loss": np.array(1.0), "count": np.array(5)}
+        parts = {**shaped(row, start, fedapa._shared(start)), "loss": np.array(1.0), "count": np.array(5)}
         replies |= {f"{name}/{part}": array for part, array in parts.items()}
     found = method.aggregate(state, replies, server(task))
     wanted = slow_aggregate(method, weights, bodies.astype(float), trained.astype(float))

@@ -43,6 +43,11 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedALA(**SMALL),
         fs.FedAPA(**SMALL, momentum=0.5),
         fs.LocalNetwork(**SMALL),
+        fs.MOON(**SMALL),
+        fs.FedDyn(**SMALL),
+        fs.FedGen(**SMALL, steps=3),
+        fs.BAFFLE(**SMALL, exchange="losses", directions=3),
+        fs.PFedMe(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -543,7 +543,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
         (
             "--method nothing-like-it",
-            "known: afl, apfl, ditto, fedacnnl, fedala, fedapa, fedavg",
+            "known: afl, apfl, baffle, ditto, fedacnnl, fedala, fedapa",
         ),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),

@@ -169,6 +169,15 @@ def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert set(table.ours) == {(cell.row, cell.column) for cell in cells.values()}
 
 
+def test_baselines_of_fedacnnl_descend_on_the_network_of_their_row() -> None:
+    cells = [cell for cell in reproduce.create("fedacnnl-2").cells if cell.settings and "model" in cell.settings.set]
+    assert {cell.settings.method for cell in cells if cell.settings} == {"pfedme", "pfedzo"}
+    for cell in cells:
+        assert cell.settings is not None
+        assert cell.settings.set["model"] == ("lr" if cell.row.endswith("LR") else "mlp:128,64")
+        assert cell.settings.set["rounds"] == cell.settings.eval_every == 10
+
+
 def test_features_made_before_come_first_then_onnx_then_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sources() -> set[tuple[str, str]]:
         cells = reproduce.create("afl-4").cells

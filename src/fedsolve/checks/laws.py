@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsolve import arrays as named
 from fedsolve.checks.probes import (
+    SINGLE,
     Backwards,
     CheckError,
     close,
@@ -28,9 +29,10 @@ from fedsolve.laws import (
     SendsNothing,
     SharesWith,
     SplitInvariant,
+    StaysAtStart,
     TrainsAlone,
 )
-from fedsolve.method import Method
+from fedsolve.method import Method, Server
 from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime.drive import drive
@@ -117,3 +119,13 @@ def _beside(law: Equals | SharesWith, method: Method) -> tuple[Result, Result]:
 def _trains_alone(law: TrainsAlone, method: Method) -> None:
     federation = sample_federation() if law.clients is None else sample_federation(sizes=(40,) * law.clients)
     like_training_alone(with_settings(method, **dict(law.settings)), federation)
+
+
+@hold.register
+def _stays_at_start(law: StaysAtStart, method: Method) -> None:
+    federation, still = sample_federation(), with_settings(method, **dict(law.settings))
+    state = still.init_server(Server(federation.task, 0, derive(0, "server")))
+    first, last = still.shared(still.message(state, "", "personalize")), run(still, federation).shared
+    if first is None or last is None:
+        raise CheckError("it has no global model")
+    close(first, last.arrays, "all its rounds over", tolerance=SINGLE)

@@ -30,10 +30,10 @@ class Ditto(Averaging, Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Training of the personal model, which starts as the first global one, then of the global one."""
-        from fedsolve.families.gradient import training
+        from fedsolve.families.gradient import hooks, training
 
         shared = take("model", message)
-        pull = training.towards(shared, self.lam, self.model, site.task)
+        pull = hooks.towards(shared, self.lam, self.model, site.task)
         personal, _ = training.train(self, private or shared, site, hook=pull)
         trained, loss = training.train(self, shared, site)
         return personal, settings.weighted(trained, loss, len(site.train))

@@ -31,6 +31,7 @@ from fedsolve.arrays import Array, Arrays, Float, take, under
 from fedsolve.data.task import Task
 from fedsolve.errors import ParameterError
 from fedsolve.families.gradient import settings
+from fedsolve.families.gradient.table import Table, answered, flat, names_of, shaped, written
 from fedsolve.laws import Law, TrainsAlone
 from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
 
@@ -66,7 +67,7 @@ class FedAPA(settings.Training, Method):
         from fedsolve.families.gradient import networks
 
         model = networks.initial(self.model, server.task, server.rng)
-        return {**under("start", self._parted(model, server.task)), **_names([]), "weights": np.empty((0, 0))}
+        return {**under("start", self._parted(model, server.task)), "clients": written([]), "weights": np.empty((0, 0))}
 
     def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
         """Everybody, and the server keeps a body for each."""
@@ -74,37 +75,36 @@ class FedAPA(settings.Training, Method):
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The client's mixture; for a client that never answered, the first model, with the head it starts from."""
-        names = _clients(state)
         start = take("start", state)
-        if client not in names:
-            return start
-        return _named(state["mixed"][names.index(client)], start)
+        row = _table(state, "mixed").row(client)
+        return start if row is None else shaped(row, start, _shared(start))
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The weights learn from what the clients made of their mixtures; then everybody is mixed anew."""
         start = take("start", state)
-        answered = sorted({name.partition("/")[0] for name in replies})
-        before = _clients(state)
-        names = sorted({*before, *answered})
-        here, old = np.searchsorted(names, answered), np.searchsorted(names, before)
+        shared, here = _shared(start), answered(replies)
+        before = _table(state, "bodies")
+        bodies = before.widened(here, flat(start, shared))
+        names = bodies.names
+        places, old = bodies.places(here), bodies.places(before.names)
         weights, speed = self._first_weights(len(names)), np.zeros((len(names), len(names)))
-        bodies = _rows(state.get("bodies"), old, _row(start, start), len(names))
-        if before:
+        if before.names:
             weights = self._widened(weights, state["weights"], old)
             if self.momentum:
                 speed[np.ix_(old, old)] = state["speed"]
-        speed[here] = self.momentum * speed[here] - self._gradients(state, replies, weights, answered, names, bodies)
-        weights[here] = self._settled(weights[here] + self.eta * speed[here], here) if self.eta else weights[here]
-        for place, client in zip(here, answered, strict=True):
-            bodies[place] = _row(replies, start, f"{client}/")
-        counts = np.array([int(replies[f"{client}/count"]) for client in answered])
-        losses = np.array([float(replies[f"{client}/loss"]) for client in answered])
+        speed[places] = self.momentum * speed[places] - self._gradients(state, replies, weights, bodies)
+        if self.eta:
+            weights[places] = self._settled(weights[places] + self.eta * speed[places], places)
+        for place, client in zip(places, here, strict=True):
+            bodies.rows[place] = flat(replies, shared, client)
+        counts = np.array([int(replies[f"{client}/count"]) for client in here])
+        losses = np.array([float(replies[f"{client}/loss"]) for client in here])
         return {
             **under("start", start),
-            **_names(names),
+            "clients": written(names),
             "weights": weights,
-            "bodies": bodies,
-            "mixed": weights.astype(np.float32) @ bodies,
+            "bodies": bodies.rows,
+            "mixed": weights.astype(np.float32) @ bodies.rows,
             "loss": np.array(float(counts @ losses) / float(counts.sum())),
             **({"speed": speed} if self.momentum else {}),
         }
@@ -131,28 +131,19 @@ class FedAPA(settings.Training, Method):
         weights[np.ix_(old, old)] = diagonal + share * (earlier - diagonal)
         return weights
 
-    def _gradients(
-        self,
-        state: Arrays,
-        replies: Arrays,
-        weights: Float,
-        answered: Sequence[str],
-        names: Sequence[str],
-        bodies: Array,
-    ) -> NDArray[np.float64]:
+    def _gradients(self, state: Arrays, replies: Arrays, weights: Float, bodies: Table) -> NDArray[np.float64]:
         """The gradient of each row of those that answered. A block at a time: all networks at once fill the memory."""
         start = take("start", state)
-        first, size = _row(start, start), _parameters(start)
-        mixtures = {client: state["mixed"][place] for place, client in enumerate(_clients(state))}
-        here = np.searchsorted(names, answered)
-        gradients = np.empty((len(answered), len(names)))
-        for begin in range(0, len(answered), BLOCK):
-            rows, block = slice(begin, begin + BLOCK), answered[begin : begin + BLOCK]
+        shared, size = _shared(start), _parameters(start)
+        first, mixtures, clients = flat(start, shared), _table(state, "mixed"), answered(replies)
+        gradients = np.empty((len(clients), len(bodies.names)))
+        for begin in range(0, len(clients), BLOCK):
+            rows, block = slice(begin, begin + BLOCK), clients[begin : begin + BLOCK]
             # Newcomers were sent the first model, whatever their row says: all columns were equal then.
-            mixed = np.stack([mixtures.get(client, first)[:size] for client in block])
-            trained = np.stack([_row(replies, start, f"{client}/")[:size] for client in block])
-            places = here[rows]
-            gradients[rows] = self._gradient(weights[places], places, bodies[:, :size], mixed, trained)
+            mixed = np.stack([mixtures.row(client, first)[:size] for client in block])
+            trained = np.stack([flat(replies, shared, client)[:size] for client in block])
+            places = bodies.places(block)
+            gradients[rows] = self._gradient(weights[places], places, bodies.rows[:, :size], mixed, trained)
         return gradients
 
     def _gradient(
@@ -241,7 +232,7 @@ def _nothing_to_share(model: str) -> ParameterError:
     )
 
 
-# --- models as rows of a matrix: parameters first, then buffers, each in sorted order ---
+# --- a mixed model as a row: parameters first, then buffers, each in sorted order ---
 
 
 def _shared(start: Arrays) -> list[str]:
@@ -252,33 +243,6 @@ def _parameters(start: Arrays) -> int:
     return sum(array.size for name, array in start.items() if name.startswith("model/"))
 
 
-def _row(arrays: Arrays, start: Arrays, prefix: str = "") -> Array:
-    return np.concatenate([arrays[prefix + name].ravel() for name in _shared(start)])
-
-
-def _rows(earlier: Array | None, places: NDArray[Any], first: Array, count: int) -> Array:
-    """One row per client: the earlier ones in their places, the first model for the others."""
-    rows = np.empty((count, len(first)), first.dtype)
-    rows[:] = first
-    if earlier is not None:
-        rows[places] = earlier
-    return rows
-
-
-def _named(row: Array, start: Arrays) -> dict[str, Array]:
-    named, first = {}, 0
-    for name in _shared(start):
-        last = first + start[name].size
-        named[name] = row[first:last].reshape(start[name].shape)
-        first = last
-    return named
-
-
-def _names(clients: Sequence[str]) -> dict[str, Array]:
-    """The names of the clients, in the order of their rows, as an array of bytes."""
-    return {"clients": np.frombuffer("\n".join(clients).encode(), dtype=np.uint8)}
-
-
-def _clients(state: Arrays) -> list[str]:
-    text = state["clients"].tobytes().decode()
-    return text.split("\n") if text else []
+def _table(state: Arrays, what: str) -> Table:
+    """The bodies or the mixtures of a state, one row per client; before the first round there are none."""
+    return Table(names_of(state["clients"]), state[what]) if what in state else Table()

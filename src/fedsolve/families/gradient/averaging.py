@@ -44,10 +44,10 @@ class Averaging(settings.Training):
 
 def trained_near(method: settings.Training, message: Arrays, site: Site, *, pull: float = 0.0) -> dict[str, Array]:
     """The reply of a client that trains the global model w on F_k(v) + pull/2 |v - w|^2; without a pull, on F_k."""
-    from fedsolve.families.gradient import training
+    from fedsolve.families.gradient import hooks, training
 
     shared = take("model", message)
-    hook = training.towards(shared, pull, method.model, site.task)
+    hook = hooks.towards(shared, pull, method.model, site.task)
     trained, loss = training.train(method, shared, site, hook=hook)
     return settings.weighted(trained, loss, len(site.train))
 

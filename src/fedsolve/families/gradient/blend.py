@@ -8,9 +8,17 @@ from fedsolve.arrays import Array, Arrays, finite
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.families.gradient.networks import as_arrays, one_thread, rebuild, sample_shape, seeded
+from fedsolve.families.gradient.networks import (
+    as_arrays,
+    check_inputs,
+    like,
+    one_thread,
+    rebuild,
+    sample_shape,
+    seeded,
+)
 from fedsolve.families.gradient.settings import Training
-from fedsolve.families.gradient.training import batches, check_inputs, like
+from fedsolve.families.gradient.training import batches
 
 # isort: split
 # Behind networks, which says how to install torch where it is missing.
@@ -57,7 +65,7 @@ def learn_blend(
             place()
         for _ in range(passes if eta else 0):
             total = torch.zeros(())
-            for inputs, labels in batches(samples, settings.batch, rng):
+            for inputs, labels, _ in batches(samples, settings.batch, rng):
                 value = cross_entropy(module(inputs), labels)
                 gradients = torch.autograd.grad(value, blended)
                 with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Networks of gradient methods as named arrays: first weights, names of their parts, scores.
+"""Networks of gradient methods as named arrays: first weights, names of their parts, features, scores, class means.
 
 Networks are values: arrays go in and come out, and a network is only there while it trains or predicts. Tensors have
 their names in the state dict. Running statistics (of batch norm) are floating-point buffers: they travel and are
@@ -10,25 +10,28 @@ Everything runs in one torch thread, so that a result has the same bits wherever
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, Float, finite
+from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError, brief
 
 try:
     import torch
     from torch import Tensor, nn
+    from torch.func import functional_call
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
 from fedsolve.families.gradient import zoo
 
 PREDICT_ROWS = 512  # samples scored at once
+Tensors = list[Tensor]
 
 
 # --- networks and arrays ---
@@ -50,11 +53,29 @@ def parameter_names(model: str, task: Task) -> frozenset[str]:
     return _names(model, sample_shape(task.shape), task.classes)[1]
 
 
+def head(model: str, task: Task) -> frozenset[str]:
+    """The names of the tensors of a network's head."""
+    shape = sample_shape(task.shape)
+    return frozenset(_tensors(_pristine(model, shape, task.classes))) - _names(model, shape, task.classes)[0]
+
+
 def top_layers(model: str, task: Task, count: int) -> frozenset[str]:
     """The names of the parameters of the last `count` layers."""
     module = _pristine(model, sample_shape(task.shape), task.classes)
     top = tuple(f"{layer}." for layer in zoo.layers(module)[-count:])
     return frozenset(name for name in parameter_names(model, task) if name.startswith(top))
+
+
+def feature_size(model: str, task: Task) -> int:
+    """How many numbers the head sees of a sample."""
+    return _feature_size(model, sample_shape(task.shape), task.classes)
+
+
+@lru_cache(maxsize=8)
+def _feature_size(model: str, shape: tuple[int, ...], classes: int) -> int:
+    with torch.inference_mode():
+        seen, _ = zoo.apart(copy.deepcopy(_pristine(model, shape, classes)).eval())(torch.zeros(2, *shape))
+    return int(seen.shape[1])
 
 
 @lru_cache(maxsize=8)
@@ -109,6 +130,29 @@ def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) ->
     return module
 
 
+def laid_out(arrays: Arrays, model: str, task: Task) -> Tensors:
+    """Arrays with the names of a network's parameters, as tensors in their order that lie in memory as they do."""
+    parameters = dict(_pristine(model, sample_shape(task.shape), task.classes).named_parameters())
+    for name, tensor in parameters.items():
+        got = arrays[name].shape if name in arrays else None
+        if got != tuple(tensor.shape):  # which copying would stretch
+            raise DataError(f"model {model[:100]}: {name!r} must have shape {tuple(tensor.shape)}; got {got}")
+    return [like(tensor, arrays[name]) for name, tensor in parameters.items()]
+
+
+def unlaid(tensors: Tensors, model: str, task: Task) -> dict[str, Array]:
+    """The inverse of `laid_out`: tensors in the order of a network's parameters as arrays with their names."""
+    module = _pristine(model, sample_shape(task.shape), task.classes)
+    names = [name for name, _ in module.named_parameters()]
+    return {n: np.array(tensor.detach().numpy(), order="C") for n, tensor in zip(names, tensors, strict=True)}
+
+
+def like(tensor: Tensor, values: Array | Tensor) -> Tensor:
+    """The values in memory of their own that is laid out as the tensor's."""
+    source = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    return torch.empty_like(tensor, requires_grad=False).copy_(source)
+
+
 def _twin(module: nn.Module) -> nn.Module:
     """A network of the same structure with parameters of its own, not filled yet.
 
@@ -136,6 +180,15 @@ def as_arrays(module: nn.Module) -> dict[str, Array]:
     return {name: np.array(tensor.detach().numpy(), order="C") for name, tensor in _tensors(module).items()}
 
 
+def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tensor]:
+    """What a head with these weights makes of features, as at prediction."""
+    module = _pristine(model, sample_shape(task.shape), task.classes)
+    prefix = zoo.head_prefix(module)
+    weights = {name.removeprefix(prefix): torch.from_numpy(np.array(array)) for name, array in head.items()}
+    fixed = copy.deepcopy(zoo.head(module)).eval()
+    return lambda features: functional_call(fixed, weights, (features,))
+
+
 # --- inputs ---
 
 
@@ -158,18 +211,60 @@ def as_tensor(rows: Array) -> Tensor:
     return tensor.permute(0, 3, 1, 2) if rows.ndim == 4 else tensor.flatten(1)
 
 
-# --- prediction ---
+def check_inputs(samples: Samples) -> None:
+    """Refuse samples that would make every weight NaN."""
+    if samples.inputs.dtype.kind == "f" and not finite(samples.inputs):
+        raise DataError("its inputs must be finite; clean them first")
+
+
+# --- what a network makes of samples ---
 
 
 def scores(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
     """The network's scores, one row per sample."""
+    return _outputs(model, arrays, inputs, task, task.classes, lambda module: module)
+
+
+def features(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
+    """What the network's head sees, one row per sample."""
+
+    def seen(module: nn.Module) -> Callable[[Tensor], Tensor]:
+        both = zoo.apart(module)
+        return lambda rows: both(rows)[0]
+
+    return _outputs(model, arrays, inputs, task, feature_size(model, task), seen)
+
+
+def _outputs(
+    model: str,
+    arrays: Arrays,
+    inputs: Array,
+    task: Task,
+    width: int,
+    function: Callable[[nn.Module], Callable[[Tensor], Tensor]],
+) -> Array:
     with one_thread(), torch.inference_mode():
-        module = rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.classes).eval()
-        result = np.empty((len(inputs), task.classes), dtype=np.float32)
+        forward = function(rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.classes).eval())
+        result = np.empty((len(inputs), width), dtype=np.float32)
         for first in range(0, len(inputs), PREDICT_ROWS):
             rows = slice(first, first + PREDICT_ROWS)
-            result[rows] = module(as_tensor(inputs[rows])).numpy()
+            result[rows] = forward(as_tensor(inputs[rows])).numpy()
     return result
+
+
+def class_means(model: str, arrays: Arrays, samples: Samples, task: Task) -> tuple[Float, Array]:
+    """The mean of each class's features, zeros where it has no sample, and the number of samples behind each."""
+    check_inputs(samples)
+    counts = np.bincount(samples.labels, minlength=task.classes)
+    sums = np.zeros((task.classes, feature_size(model, task)))
+    np.add.at(sums, samples.labels, features(model, arrays, samples.inputs, task))
+    return sums / np.maximum(counts, 1)[:, None], counts
+
+
+def nearest(points: Array, means: Array, known: Array) -> Float:
+    """Scores by distance: -|z - m_c|^2, and for a class that is not `known` less than for all that are."""
+    apart: Float = np.stack([np.square(np.subtract(points, mean, dtype=np.float64)).sum(1) for mean in means], axis=1)
+    return -np.where(np.asarray(known, dtype=bool), apart, apart.max(initial=0.0) + 1.0)
 
 
 # --- surroundings ---

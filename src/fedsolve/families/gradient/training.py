@@ -1,31 +1,84 @@
-"""The one loop of local training that all gradient methods share: mini-batch SGD with momentum.
+"""The one loop of local training that all gradient methods share: mini-batch descent on any loss.
 
-A hook changes the gradients of a step; `towards` makes the one that pulls parameters towards an anchor.
+A loss sees a `Batch`; a hook changes the gradients of a step; an estimate finds gradients without backpropagation; an
+optimiser moves the parameters, by SGD with momentum unless another is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite
 from fedsolve.data.samples import Samples
-from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.families.gradient.networks import as_arrays, as_tensor, one_thread, rebuild, sample_shape, seeded
+from fedsolve.families.gradient import zoo
+from fedsolve.families.gradient.hooks import Hook
+from fedsolve.families.gradient.networks import (
+    Tensors,
+    as_arrays,
+    as_tensor,
+    check_inputs,
+    one_thread,
+    rebuild,
+    sample_shape,
+    seeded,
+)
+from fedsolve.families.gradient.optimisers import Optimiser, sgd
 from fedsolve.families.gradient.settings import Training
 from fedsolve.method import Site
 
 # isort: split
 # Behind networks, which says how to install torch where it is missing.
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and labels
-Tensors = list[Tensor]
-Hook = Callable[[Tensors, Tensors], None]  # changes gradients, given the parameters
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # features and scores of inputs
+Value = Callable[[], Tensor]  # the loss at the parameters as they are
+Estimate = Callable[[Value, Tensors, Tensors], tuple[Tensor, Tensors]]
+"""The loss and its gradient, of a loss, parameters and buffers, which it leaves as one evaluation of the loss does."""
+
+
+class Batch:
+    """A mini-batch as a loss sees it. What the network makes of it is computed when it is first asked for.
+
+    `labels` and `inputs` are those of its samples, `beside` their rows of what was given beside them; `head` is the
+    network's head, a function of features.
+    """
+
+    __slots__ = ("_forward", "_outputs", "beside", "head", "inputs", "labels")
+
+    def __init__(
+        self, forward: Forward, head: nn.Module, inputs: Tensor, labels: Tensor, beside: dict[str, Tensor]
+    ) -> None:
+        self._forward, self.head, self.inputs, self.labels, self.beside = forward, head, inputs, labels, beside
+        self._outputs: tuple[Tensor, Tensor] | None = None
+
+    def _both(self) -> tuple[Tensor, Tensor]:
+        if self._outputs is None:
+            self._outputs = self._forward(self.inputs)
+        return self._outputs
+
+    @property
+    def features(self) -> Tensor:
+        """What the head sees, one row per sample."""
+        return self._both()[0]
+
+    @property
+    def scores(self) -> Tensor:
+        """The network's scores, one row per sample."""
+        return self._both()[1]
+
+    @property
+    def entropy(self) -> Tensor:
+        """The cross-entropy of the scores, which is what is minimised where no loss is given."""
+        return cross_entropy(self.scores, self.labels)
+
+
+Loss = Callable[[Batch], Tensor]
 
 
 def train(
@@ -34,13 +87,20 @@ def train(
     site: Site,
     *,
     epochs: int | None = None,
-    loss: Loss = cross_entropy,
+    loss: Loss | None = None,
+    beside: Arrays | None = None,
     hook: Hook | None = None,
     frozen: frozenset[str] = frozenset(),
+    estimate: Estimate | None = None,
+    optimiser: Optimiser | None = None,
+    repeat: int = 1,
+    after: Callable[[Tensors], None] | None = None,
 ) -> tuple[dict[str, Array], float]:
-    """Mini-batch SGD on a client's samples: the trained model, and the mean loss over the batches of the last pass.
+    """Mini-batch descent on a client's samples: the trained model, and the mean loss over the batches of the last pass.
 
-    `loss` of scores and labels is minimised; `hook` may change the gradients of a step; `frozen` tensors stay.
+    `loss` of a batch is minimised, cross-entropy unless given; `beside` are arrays with one row per sample, of which a
+    batch has its samples' rows. `hook` may change the gradients of a step; `frozen` tensors stay. `estimate` finds
+    gradients without backpropagation. Each batch is used for `repeat` steps; then `after` is given the parameters.
     """
     task, samples, rng = site.task, site.train, site.rng
     check_inputs(samples)
@@ -49,20 +109,29 @@ def train(
         module.train(len(samples) > 1)  # a single sample has no statistics: those of the start are used
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
-            tensor.requires_grad_(name not in frozen)
-        step = _sgd_step(parameters, settings.lr, settings.sgd_momentum)
+            tensor.requires_grad_(estimate is None and name not in frozen)
+        value_of = _value(module, loss)
+        step = (optimiser or sgd(settings.lr, settings.sgd_momentum))(parameters)
         total = torch.zeros(())
         for _ in range(settings.epochs if epochs is None else epochs):
             total, count = torch.zeros(()), 0
-            for inputs, labels in batches(samples, settings.batch, rng):
-                value = loss(module(inputs), labels)
-                gradients = list(torch.autograd.grad(value, parameters))
-                with torch.no_grad():
-                    total += value.detach() * len(labels)
-                    count += len(labels)
-                    if hook is not None:
-                        hook(parameters, gradients)
-                    step(gradients)
+            for inputs, labels, rows in batches(samples, settings.batch, rng, beside):
+                for _ in range(repeat):
+                    if estimate is None:
+                        value = value_of(inputs, labels, rows)
+                        gradients = _gradients(value, parameters)
+                    else:
+                        at = partial(value_of, inputs, labels, rows)
+                        value, gradients = estimate(at, parameters, list(module.buffers()))
+                    with torch.no_grad():
+                        if hook is not None:
+                            hook(parameters, gradients)
+                        step(gradients)
+                total += value.detach() * len(labels)
+                count += len(labels)
+                if after is not None:
+                    with torch.no_grad():
+                        after(parameters)
             total /= count
         trained = as_arrays(module)
     mean = float(total)
@@ -71,56 +140,30 @@ def train(
     return trained, mean
 
 
-def _sgd_step(parameters: Tensors, lr: float, momentum: float) -> Callable[[Tensors], None]:
-    """V <- momentum v + g; w <- w - lr v, for all tensors at once."""
-    if momentum == 0:
-        return lambda gradients: torch._foreach_add_(parameters, gradients, alpha=-lr)
-    velocity = [torch.zeros_like(tensor) for tensor in parameters]
-
-    def step(gradients: Tensors) -> None:
-        # The fused kernel reads memory as it lies, so a gradient must lie as its parameter does.
-        alike = [g if g.stride() == p.stride() else like(p, g) for p, g in zip(parameters, gradients, strict=True)]
-        torch._fused_sgd_(
-            parameters, alike, velocity, weight_decay=0.0, momentum=momentum, lr=lr, dampening=0.0, nesterov=False,
-            maximize=False, is_first_step=False,
-        )  # fmt: skip
-
-    return step
+def _value(module: nn.Module, loss: Loss | None) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
+    """The loss of inputs, labels and what is beside them, at the network's parameters as they are."""
+    if loss is None:
+        return lambda inputs, labels, beside: cross_entropy(module(inputs), labels)
+    forward, head = zoo.apart(module), zoo.head(module)
+    return lambda inputs, labels, beside: loss(Batch(forward, head, inputs, labels, beside))
 
 
-def towards(anchor: Arrays, strength: float, model: str, task: Task) -> Hook | None:
-    """The gradient of strength/2 |w - anchor|^2, added to the loss's. Parameters only: buffers are not descended on."""
-    if strength == 0:
-        return None
-    module = rebuild(model, anchor, sample_shape(task.shape), task.classes)
-    fixed = [tensor.detach() for tensor in module.parameters()]
-
-    def hook(parameters: Tensors, gradients: Tensors) -> None:
-        torch._foreach_add_(gradients, parameters, alpha=strength)
-        torch._foreach_add_(gradients, fixed, alpha=-strength)
-
-    return hook
+def _gradients(value: Tensor, parameters: Tensors) -> Tensors:
+    """The gradient of each parameter; zeros for those that the value does not depend on."""
+    found = torch.autograd.grad(value, parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
-def batches(train: Samples, size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """One pass over the samples in random order. A last sample on its own joins the batch before it.
+def batches(
+    train: Samples, size: int, rng: np.random.Generator, beside: Arrays | None = None
+) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
+    """One pass over the samples in random order, with their rows of `beside`. A last one alone joins the batch before.
 
     Batch norm cannot do with one sample, and a step on a single sample is mostly noise.
     """
     order = rng.permutation(len(train))
     inputs, labels = as_tensor(train.inputs[order]), torch.from_numpy(train.labels[order])
+    others = {name: torch.from_numpy(array[order]) for name, array in (beside or {}).items()}
     starts = list(range(0, max(1, len(order) - 1), size))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield inputs[start:end], labels[start:end]
-
-
-def like(tensor: Tensor, values: Array | Tensor) -> Tensor:
-    """The values in memory of their own that is laid out as the tensor's."""
-    source = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
-    return torch.empty_like(tensor, requires_grad=False).copy_(source)
-
-
-def check_inputs(samples: Samples) -> None:
-    """Refuse samples that would make every weight NaN."""
-    if samples.inputs.dtype.kind == "f" and not finite(samples.inputs):
-        raise DataError("its inputs must be finite; clean them first")
+        yield inputs[start:end], labels[start:end], {name: rows[start:end] for name, rows in others.items()}

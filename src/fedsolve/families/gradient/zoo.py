@@ -49,8 +49,51 @@ def depth(spec: str) -> int:
 
 def head_names(module: nn.Module) -> frozenset[str]:
     """The tensors of the head, by their names in the state dict; those of the body are the others."""
-    prefix = "head" if isinstance(getattr(module, "head", None), nn.Module) else layers(module)[-1]
-    return frozenset(name for name in module.state_dict() if name.startswith(prefix + "."))
+    prefix = head_prefix(module)
+    return frozenset(name for name in module.state_dict() if name.startswith(prefix))
+
+
+def head_prefix(module: nn.Module) -> str:
+    """What the names of the head's tensors begin with in the state dict."""
+    return _head(module) + "."
+
+
+def _head(module: nn.Module) -> str:
+    return "head" if isinstance(getattr(module, "head", None), nn.Module) else layers(module)[-1]
+
+
+def head(module: nn.Module) -> nn.Module:
+    """The head itself."""
+    return module.get_submodule(_head(module))
+
+
+def apart(module: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """The network as a function that gives two things: what its head sees, one row per sample, and its scores.
+
+    A network of the user's own is watched: it says nothing of its body, but calls its head. It must be a copy that
+    nobody else has, since the watch stays.
+    """
+    if isinstance(module, nn.Sequential) and [name for name, _ in module.named_children()] == ["body", "head"]:
+
+        def through(inputs: Tensor) -> tuple[Tensor, Tensor]:
+            features = module.body(inputs)
+            return features, module.head(features)
+
+        return through
+    seen: list[Tensor] = []
+    head(module).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+
+    def watched(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        seen.clear()
+        scores = module(inputs)
+        if not seen:
+            raise ParameterError(
+                "parameter 'model': this method needs what the head sees, and the network never calls "
+                f"{_head(module)!r}; call it as a module in its forward"
+            )
+        return seen[0].flatten(1), scores
+
+    return watched
 
 
 def layers(module: nn.Module) -> list[str]:

@@ -1,0 +1,94 @@
+"""Descent on the server: small networks as named arrays, and Adam's memory as arrays beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedsolve.arrays import Array, Arrays, finite, under
+from fedsolve.errors import DataError
+from fedsolve.families.gradient.networks import one_thread
+from fedsolve.families.gradient.optimisers import Adam
+
+# isort: split
+# Behind networks, which says how to install torch where it is missing.
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Objective = Callable[[Tensors], Tensor]
+
+
+def descend(
+    start: Arrays,
+    objective: Objective,
+    steps: int,
+    *,
+    lr: float,
+    memory: Arrays,
+    betas: tuple[float, float] = (0.9, 0.999),
+    decay: float = 0.0,
+    buffers: frozenset[str] = frozenset(),
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """`steps` steps of Adam from `start`: where they lead, and Adam's memory, which the next call is given.
+
+    Several calls that hand the memory on are one descent. `buffers` are not descended on; the objective may write to
+    them. An empty memory is that of a start.
+    """
+    with one_thread():
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in start.items()}
+        free = {name: tensors[name].requires_grad_() for name in sorted(tensors) if name not in buffers}
+        adam = _remembering(free, lr, betas, decay, memory)
+        for _ in range(steps):
+            found = torch.autograd.grad(objective(tensors), list(free.values()))
+            with torch.no_grad():
+                adam(list(found))
+        return _kept(tensors, free, adam, lr)
+
+
+def along(
+    start: Arrays,
+    gradient: Arrays,
+    *,
+    lr: float,
+    memory: Arrays,
+    betas: tuple[float, float] = (0.9, 0.999),
+    decay: float = 0.0,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """One step of Adam against a gradient that is given, and Adam's memory after it."""
+    with one_thread():
+        tensors = {name: torch.from_numpy(np.array(start[name])) for name in sorted(start)}
+        adam = _remembering(tensors, lr, betas, decay, memory)
+        adam([torch.from_numpy(np.array(gradient[name])) for name in tensors])
+        return _kept(tensors, tensors, adam, lr)
+
+
+def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: float, memory: Arrays) -> Adam:
+    """Adam on these tensors, with what it remembers of them."""
+    adam = Adam(list(free.values()), lr, betas, decay)
+    if memory:
+        adam.count = int(memory["count"])
+        adam.first, adam.second = (
+            [torch.from_numpy(np.array(memory[f"{part}/{name}"])) for name in free] for part in ("first", "second")
+        )
+    return adam
+
+
+def _kept(tensors: Tensors, free: Tensors, adam: Adam, lr: float) -> tuple[dict[str, Array], dict[str, Array]]:
+    """All tensors and Adam's memory as arrays."""
+    reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    kept = {"count": np.array(adam.count)}
+    for part, held in (("first", adam.first), ("second", adam.second)):
+        kept |= under(part, {name: tensor.numpy() for name, tensor in zip(free, held, strict=True)})
+    if not all(finite(array) for array in (*reached.values(), *kept.values())):
+        raise DataError(f"the server's own training diverged; lower its learning rate, which is {lr:.3g}")
+    return reached, kept
+
+
+def dense(inputs: int, outputs: int, rng: np.random.Generator) -> dict[str, Array]:
+    """First weights of a dense layer, as torch draws them: uniform between -1 and 1, over the root of the inputs."""
+    shapes = {"weight": (outputs, inputs), "bias": (outputs,)}
+    return {
+        name: (rng.uniform(-1.0, 1.0, shape) / np.sqrt(inputs)).astype(np.float32) for name, shape in shapes.items()
+    }

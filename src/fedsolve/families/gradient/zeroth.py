@@ -1,0 +1,186 @@
+"""Gradients from values of the loss alone, along random directions: no backpropagation.
+
+All values of a step see the same batch, the same dropout and the same running statistics, so that they differ by the
+direction alone. Parameters are put back from a copy: in float32 w + d - d is not w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.data.task import Task
+from fedsolve.families.gradient.networks import (
+    Tensors,
+    as_tensor,
+    check_inputs,
+    laid_out,
+    one_thread,
+    rebuild,
+    sample_shape,
+    seeded,
+    unlaid,
+)
+from fedsolve.families.gradient.settings import Training
+from fedsolve.families.gradient.training import Estimate, Value
+from fedsolve.method import Site
+from fedsolve.rng import derive
+
+# isort: split
+# Behind networks, which says how to install torch where it is missing.
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+Draw = Callable[[int, int], Array]  # of a number and a size: the direction with that number
+
+
+# --- directions ---
+
+
+def sphere(rng: np.random.Generator) -> Draw:
+    """Directions evenly over the unit sphere, drawn one after the other."""
+
+    def draw(_: int, size: int) -> Array:
+        drawn = rng.standard_normal(size, dtype=np.float32)
+        return drawn / np.linalg.norm(drawn)
+
+    return draw
+
+
+def normal(rng: np.random.Generator) -> Draw:
+    """Standard normal directions, drawn one after the other."""
+    return lambda _, size: rng.standard_normal(size, dtype=np.float32)
+
+
+def agreed(seed: int) -> Draw:
+    """Standard normal directions that everybody who knows the seed draws alike, in any order."""
+    return lambda number, size: derive(seed, "direction", number).standard_normal(size, dtype=np.float32)
+
+
+# --- estimates ---
+
+
+def on_sphere(directions: int, distance: float, rng: np.random.Generator) -> Estimate:
+    """FedZO: D/(b mu) sum_i [F(w + mu v_i) - F(w)] v_i, with b directions v_i on the unit sphere of D numbers."""
+
+    def estimate(value: Value, parameters: Tensors, buffers: Tensors) -> tuple[Tensor, Tensors]:
+        draw, size = sphere(rng), _size(parameters)
+        return _estimate(value, parameters, buffers, draw, directions, distance, False, size / distance)
+
+    return estimate
+
+
+def gaussian(directions: int, sigma: float, centred: bool, rng: np.random.Generator) -> Estimate:
+    """BAFFLE: (1/K) sum_k (dL_k/sigma) u_k, with u_k standard normal, dL_k = L(w + sigma u_k) - L(w), or centred."""
+
+    def estimate(value: Value, parameters: Tensors, buffers: Tensors) -> tuple[Tensor, Tensors]:
+        return _estimate(value, parameters, buffers, normal(rng), directions, sigma, centred, 1.0 / sigma)
+
+    return estimate
+
+
+def _estimate(
+    value: Value,
+    parameters: Tensors,
+    buffers: Tensors,
+    draw: Draw,
+    directions: int,
+    distance: float,
+    centred: bool,
+    scale: float,
+) -> tuple[Tensor, Tensors]:
+    """The value where the parameters are, and scale times the mean over directions of its difference times them."""
+    total = [torch.zeros_like(tensor) for tensor in parameters]
+    with torch.no_grad():
+        around = _Around(value, parameters, buffers)
+        for number in range(directions):
+            parts = _split(draw(number, _size(parameters)), parameters)
+            torch._foreach_add_(total, parts, alpha=around.change(parts, distance, centred) * scale / directions)
+        around.leave()
+    return around.here, total
+
+
+class _Around:
+    """The loss around the parameters as they are; `leave` puts everything to where one evaluation leaves it."""
+
+    def __init__(self, value: Value, parameters: Tensors, buffers: Tensors) -> None:
+        self._value, self._parameters, self._buffers = value, parameters, buffers
+        self._draws = torch.default_generator.get_state()  # of dropout
+        self.here = value()
+        self._after = torch.default_generator.get_state()
+        self._origin = [tensor.detach().clone() for tensor in parameters]
+        self._statistics = [tensor.detach().clone() for tensor in buffers]
+
+    def change(self, direction: Tensors, distance: float, centred: bool) -> float:
+        """F(w + distance u) - F(w), or half of F(w + distance u) - F(w - distance u)."""
+        ahead = self._at(direction, distance)
+        return (ahead - self._at(direction, -distance)) / 2 if centred else ahead - float(self.here)
+
+    def _at(self, direction: Tensors, distance: float) -> float:
+        torch._foreach_copy_(self._parameters, torch._foreach_add(self._origin, direction, alpha=distance))
+        torch.default_generator.set_state(self._draws)
+        return float(self._value())
+
+    def leave(self) -> None:
+        """Parameters as they were; buffers and torch's generator as after one evaluation."""
+        for tensors, values in ((self._parameters, self._origin), (self._buffers, self._statistics)):
+            for tensor, before in zip(tensors, values, strict=True):
+                tensor.copy_(before)
+        torch.default_generator.set_state(self._after)
+
+
+def _size(tensors: Tensors) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _split(row: Array, like: Tensors) -> Tensors:
+    """A row as tensors of these shapes and this precision."""
+    parts = torch.from_numpy(row).to(like[0].dtype).split([tensor.numel() for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+# --- estimates whose values come from many places ---
+
+
+def changes(
+    settings: Training, model: Arrays, site: Site, draw: Draw, directions: int, sigma: float, centred: bool
+) -> tuple[float, Float]:
+    """The mean loss of all of a client's samples, and its change along each direction.
+
+    In float64, since a change is a small difference of large numbers; and as at prediction, so that the numbers of
+    several clients add up to those of all their samples together.
+    """
+    task, samples = site.task, site.train
+    check_inputs(samples)
+    with one_thread(), seeded(site.rng), torch.no_grad():
+        module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval().double()
+        labels = torch.from_numpy(np.array(samples.labels))
+        pieces = [slice(first, first + settings.batch) for first in range(0, len(samples), settings.batch)]
+
+        def value() -> Tensor:
+            total = torch.zeros((), dtype=torch.float64)
+            for rows in pieces:
+                found = module(as_tensor(samples.inputs[rows]).double())
+                total += cross_entropy(found, labels[rows], reduction="sum")
+            return total / len(samples)
+
+        parameters = list(module.parameters())
+        around = _Around(value, parameters, [])
+        size = _size(parameters)
+        found = [around.change(_split(draw(number, size), parameters), sigma, centred) for number in range(directions)]
+        return float(around.here), np.array(found)
+
+
+def combined(
+    found: Sequence[float] | Float, sigma: float, draw: Draw, model: Arrays, spec: str, task: Task
+) -> dict[str, Array]:
+    """BAFFLE's estimate from the changes alone, by parameter: linear in them, and the directions are drawn anew."""
+    like = laid_out(model, spec, task)
+    total = [torch.zeros_like(tensor) for tensor in like]
+    for number, change in enumerate(found):
+        parts = _split(draw(number, _size(like)), like)
+        torch._foreach_add_(total, parts, alpha=float(change) / (sigma * len(found)))
+    return unlaid(total, spec, task)
