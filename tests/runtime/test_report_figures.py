@@ -369,3 +369,16 @@ def test_costs_have_numbers_on_their_axis(tmp_path: Path) -> None:
     plot = page[page.index("How long it takes") :]
     plot = plot[: plot.index("</figure>")]
     assert len(re.findall(r">[\d.]+ s</text>", plot)) >= 2
+
+
+def test_a_method_that_was_evaluated_once_is_no_line(tmp_path: Path) -> None:
+    """After its last round alone: a point beside lines of others, and no figure of its own."""
+    last = put(tmp_path / "last", {"a": 0.5, "b": 0.7}, method="fedavg", rounds=9)
+    change(last, rounds=9, history=[{"round": 9, "accuracy": 0.6, "missing": []}])
+    _, words = read(last)
+    assert "Round by round" not in words
+    course = put(tmp_path / "course", {"a": 0.5, "b": 0.7}, method="fedprox", rounds=9)
+    history = [{"round": number, "accuracy": 0.05 * number, "missing": []} for number in range(1, 10)]
+    change(course, rounds=9, history=history)
+    _, words = read(tmp_path)
+    assert "Round by round" in words and "fedavg, after round 9" in words and "1 round " not in words

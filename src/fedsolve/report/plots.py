@@ -203,15 +203,15 @@ def convergence(groups: Sequence[Group]) -> str:
             for number, value in run.history().items():
                 rounds.setdefault(number, []).append(100 * value)
         if rounds:
-            name = group.name if len(rounds) > 1 else f"{group.name}, 1 round"
+            name = group.name if len(rounds) > 1 else f"{group.name}, {_when(group, *rounds)}"
             lines.append((group, name, sorted(rounds), [statistics.fmean(rounds[number]) for number in sorted(rounds)]))
-    if not lines:
-        return ""
+    if not any(len(x) > 1 for _, _, x, _ in lines):
+        return ""  # points alone are no course of things
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         for group, name, x, y in lines:
-            if len(x) > 1:
+            if len(x) > 1 or (group.mean("rounds") or 1) > 1:
                 every = max(1, len(x) // 8)
                 axes.plot(x, y, color=colour(group), marker=marker(group), markevery=every, ms=4, label=name)
             else:  # one round only: a level line
@@ -221,6 +221,11 @@ def convergence(groups: Sequence[Group]) -> str:
         _legend(figure, [name for _, name, _, _ in lines])
 
     return svg(2.8 + _legend_height([name for _, name, _, _ in lines]), draw)
+
+
+def _when(group: Group, number: int) -> str:
+    """In words, of a method that was evaluated after this round alone."""
+    return "1 round" if (group.mean("rounds") or 1) <= 1 else f"after round {number}"
 
 
 def heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar: str) -> str:
