@@ -340,3 +340,18 @@ def test_pictures_that_cannot_be_fitted_to_are_refused() -> None:
         fitting.fit("patches:3x3x2", [])
     with pytest.raises(fs.DataError, match="takes pictures"):
         fitting.fit("patches:3x3x2", [np.zeros((4, 8))])
+
+
+def test_no_error_quotes_the_fitted_numbers(tmp_path: Path) -> None:
+    data, labels = pictures(40, 8, 8), np.arange(40) % 2
+    ready = fs.Federation.from_arrays({"a": {"train": (data, labels)}}).fitted("patches:3x3x64")
+    assert len(str(ready.task.features)) > 3000
+    with pytest.raises(fs.ParameterError) as twice:
+        ready.fitted("standardise")
+    assert len(str(twice.value)) < 300 and len(repr(ready)) < 500
+    pytest.importorskip("onnx")
+    model = fs.run(fs.AFL(ridge=1.0), ready).shared
+    assert model is not None
+    with pytest.raises(fs.DataError, match="has no form in ONNX") as absent:
+        fs.to_onnx(model, tmp_path / "m.onnx")
+    assert len(str(absent.value)) < 300

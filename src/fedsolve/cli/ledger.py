@@ -90,7 +90,7 @@ def ledger_create(
     public = {file.stem: file for file in files}
     with Ledger.create(path, chosen, task, seed=seed, bound=bound, total_only=total_only, keys=public) as ledger:
         width, targets = ledger.terms.shape
-        typer.echo(f"{path}: {method}, {targets} classes, {width} features of {task.features}")
+        typer.echo(f"{path}: {method}, {targets} classes, {width} features of {str(task.features)[:200]}")
         typer.echo(f"next: fedsolve ledger invite {path} --out invitation.safetensors, and send it to the sites")
 
 

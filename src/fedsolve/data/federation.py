@@ -133,7 +133,9 @@ class Federation:
         [[1.225]]
         """
         if self.task.features != Identity():
-            raise ParameterError(f"features are {self.task.features} already; maps are fitted to inputs as they are")
+            raise ParameterError(
+                f"features are {str(self.task.features)[:80]} already; maps are fitted to inputs as they are"
+            )
         inputs = [client.train.inputs for client in self.clients.values()]
         return self.with_features(fitting.fit(features, inputs, progress))
 

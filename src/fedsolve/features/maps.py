@@ -310,7 +310,7 @@ def _check_size(features: FeatureMap, inputs: tuple[int, ...]) -> None:
         size = math.prod(inputs) * (each.size if isinstance(each, RandomProjection) else 1)
         if not size <= LARGEST:
             raise DataError(
-                f"the feature map {each} of inputs {inputs} takes {size} numbers; at most {LARGEST} are taken"
+                f"the feature map {str(each)[:80]} of inputs {inputs} takes {size} numbers; at most {LARGEST} are taken"
             )
         inputs = each.shape(inputs)
 

@@ -125,7 +125,7 @@ class _Graph:
             centred = self.node("Sub", last, self.constant(np.array(each.origin)))
             last = self.node("Div", centred, self.constant(np.array(each.scale)))
         elif not isinstance(each, maps.Identity):
-            raise DataError(f"the feature map {each} has no form in ONNX")
+            raise DataError(f"the feature map {str(each)[:80]} has no form in ONNX")
         return last, each.shape(shape)
 
     def _unit(self, last: str) -> str:
