@@ -39,6 +39,11 @@ def distilled(scores: Tensor, fixed: Tensor) -> Tensor:
     return kl_div(log_softmax(scores, dim=1), softmax(fixed.detach(), dim=1), reduction="batchmean")
 
 
+def off(here: Tensor, aims: Tensor, aimed: Tensor) -> Tensor:
+    """FedProto's and FedPAC's term: the mean square of features less their aims; rows without one count as zeros."""
+    return (here - aims).mul(aimed[:, None]).square().mean()
+
+
 def weighted_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """The mean of cross-entropies, each times its weight."""
     return (weights * cross_entropy(scores, labels, reduction="none")).mean()

@@ -262,9 +262,14 @@ def class_means(model: str, arrays: Arrays, samples: Samples, task: Task) -> tup
 
 
 def nearest(points: Array, means: Array, known: Array) -> Float:
-    """Scores by distance: -|z - m_c|^2, and for a class that is not `known` less than for all that are."""
+    """Scores by distance: -|z - m_c|^2, and for a class that is not `known` less than for all that are.
+
+    A row's scores depend on no other row.
+    """
+    there = np.asarray(known, dtype=bool)
     apart: Float = np.stack([np.square(np.subtract(points, mean, dtype=np.float64)).sum(1) for mean in means], axis=1)
-    return -np.where(np.asarray(known, dtype=bool), apart, apart.max(initial=0.0) + 1.0)
+    farthest = apart.max(1, keepdims=True, initial=0.0, where=there)
+    return -np.where(there, apart, 2.0 * farthest + 1.0)
 
 
 # --- surroundings ---
