@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.feddisco import FedDisco as FedDisco
     from fedsolve.methods.feddyn import FedDyn as FedDyn
     from fedsolve.methods.fedgen import FedGen as FedGen
+    from fedsolve.methods.fedgh import FedGH as FedGH
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedprior import FedPrior as FedPrior

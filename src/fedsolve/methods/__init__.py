@@ -38,6 +38,7 @@ CATALOGUE: dict[str, str] = {
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedproto": "fedsolve.methods.fedproto:FedProto",
+    "fedgh": "fedsolve.methods.fedgh:FedGH",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

@@ -10,9 +10,10 @@ Everything runs in one torch thread, so that a result has the same bits wherever
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -182,11 +183,22 @@ def as_arrays(module: nn.Module) -> dict[str, Array]:
 
 def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tensor]:
     """What a head with these weights makes of features, as at prediction."""
+    apply = head_function(model, task)
+    weights = {name: torch.from_numpy(np.array(array)) for name, array in head.items()}
+    return lambda features: apply(weights, features)
+
+
+def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    """What a network's head makes of features, as at prediction: a function of the head's tensors, by name, too."""
     module = _pristine(model, sample_shape(task.shape), task.classes)
     prefix = zoo.head_prefix(module)
-    weights = {name.removeprefix(prefix): torch.from_numpy(np.array(array)) for name, array in head.items()}
     fixed = copy.deepcopy(zoo.head(module)).eval()
-    return lambda features: functional_call(fixed, weights, (features,))
+
+    def apply(tensors: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        return cast(Tensor, functional_call(fixed, weights, (features,)))
+
+    return apply
 
 
 # --- inputs ---
