@@ -39,6 +39,7 @@ CATALOGUE: dict[str, str] = {
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedproto": "fedsolve.methods.fedproto:FedProto",
     "fedgh": "fedsolve.methods.fedgh:FedGH",
+    "fedpac": "fedsolve.methods.fedpac:FedPAC",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }
