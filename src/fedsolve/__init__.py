@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedpac import FedPAC as FedPAC
+    from fedsolve.methods.fedpcl import FedPCL as FedPCL
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedproto import FedProto as FedProto
     from fedsolve.methods.fedprox import FedProx as FedProx

@@ -40,6 +40,7 @@ CATALOGUE: dict[str, str] = {
     "fedproto": "fedsolve.methods.fedproto:FedProto",
     "fedgh": "fedsolve.methods.fedgh:FedGH",
     "fedpac": "fedsolve.methods.fedpac:FedPAC",
+    "fedpcl": "fedsolve.methods.fedpcl:FedPCL",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

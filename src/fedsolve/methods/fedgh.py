@@ -8,8 +8,8 @@ Their clients average the means of batches, in which samples of small batches we
 samples of a class, under the trained network.
 
 What is evaluated is the network as the client trained it, as in that code; `evaluate=global` puts the server's head on
-the client's body. The server's learning rate and batch are the authors' for their clients, of which the code makes its
-optimiser; `server_passes` is ours: with one, a federation of twenty gives the head three steps in a round.
+the client's body. The server's learning rate and batch are the authors', the number of its passes is ours: with one,
+twenty clients of a few classes each give the head one to three steps in a round.
 """
 
 from __future__ import annotations

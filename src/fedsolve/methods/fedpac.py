@@ -22,7 +22,6 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
-from fedsolve.errors import ParameterError
 from fedsolve.families.gradient import mixture, prototypes, settings
 from fedsolve.families.gradient.table import Table, flat, names_of, shaped, written
 from fedsolve.laws import Law
@@ -54,10 +53,7 @@ class FedPAC(settings.Training, Method):
 
         task = server.task
         first, body = networks.initial(self.model, task, server.rng), networks.body(self.model, task)
-        if not body & networks.parameter_names(self.model, task):
-            raise ParameterError(
-                f"parameter 'model' of FedPAC: {self.model} is a head without a body; use a network with one: mlp:64"
-            )
+        networks.check_body(self.model, task, type(self).__name__)
         return {
             **under("model", {name: array for name, array in first.items() if name in body}),
             **under("head", {name: array for name, array in first.items() if name not in body}),
@@ -101,8 +97,10 @@ class FedPAC(settings.Training, Method):
         from fedsolve.families.gradient import losses, networks, optimisers, training
 
         start, labels, head = self._joined(message), site.train.labels, networks.head(self.model, site.task)
-        means, counts = networks.class_means(self.model, start, site.train, site.task)
-        about = mixture.statistics(networks.features(self.model, start, site.train.inputs, site.task), means, counts)
+        networks.check_inputs(site.train)
+        points = networks.features(self.model, start, site.train.inputs, site.task)
+        means, counts = prototypes.by_class(points, labels, site.task.classes)
+        about = mixture.statistics(points, means, counts)
         there, _ = training.train(
             self, start, site, epochs=self.head_epochs, frozen=frozenset(start) - head,
             optimiser=optimisers.sgd(self.head_lr, HEAD_MOMENTUM),

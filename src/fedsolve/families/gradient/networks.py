@@ -29,7 +29,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
-from fedsolve.families.gradient import zoo
+from fedsolve.families.gradient import prototypes, zoo
 
 PREDICT_ROWS = 512  # samples scored at once
 Tensors = list[Tensor]
@@ -47,6 +47,14 @@ def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array
 def body(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's body: all but its head's."""
     return _names(model, sample_shape(task.shape), task.classes)[0]
+
+
+def check_body(model: str, task: Task, owner: str) -> None:
+    """Refuse a network whose body has nothing to train."""
+    if not body(model, task) & parameter_names(model, task):
+        raise ParameterError(
+            f"parameter 'model' of {owner}: {model} is a head without a body; use a network with one, as mlp:64"
+        )
 
 
 def parameter_names(model: str, task: Task) -> frozenset[str]:
@@ -267,10 +275,7 @@ def _outputs(
 def class_means(model: str, arrays: Arrays, samples: Samples, task: Task) -> tuple[Float, Array]:
     """The mean of each class's features, zeros where it has no sample, and the number of samples behind each."""
     check_inputs(samples)
-    counts = np.bincount(samples.labels, minlength=task.classes)
-    sums = np.zeros((task.classes, feature_size(model, task)))
-    np.add.at(sums, samples.labels, features(model, arrays, samples.inputs, task))
-    return sums / np.maximum(counts, 1)[:, None], counts
+    return prototypes.by_class(features(model, arrays, samples.inputs, task), samples.labels, task.classes)
 
 
 def nearest(points: Array, means: Array, known: Array) -> Float:
