@@ -55,9 +55,13 @@ if TYPE_CHECKING:
     from fedsolve.methods.feddisco import FedDisco as FedDisco
     from fedsolve.methods.feddyn import FedDyn as FedDyn
     from fedsolve.methods.fedgen import FedGen as FedGen
+    from fedsolve.methods.fedgh import FedGH as FedGH
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
+    from fedsolve.methods.fedpac import FedPAC as FedPAC
+    from fedsolve.methods.fedpcl import FedPCL as FedPCL
     from fedsolve.methods.fedprior import FedPrior as FedPrior
+    from fedsolve.methods.fedproto import FedProto as FedProto
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.fedzo import FedZO as FedZO

@@ -39,6 +39,8 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"share": "all", "momentum": 0.9, "rounds": 3},
         {"normalise": "paper", "centred": False, "scaled": False, "rounds": 3},
     ],
+    "fedproto": [{"decide": "head", "by_samples": True}],
+    "fedgh": [{"evaluate": "global", "epochs": 12, "server_lr": 0.1}],
     "afl": [{"ridge": 1.0}, {"intercept": True}],
     "apfl": [
         {"d_primary": 200, "d_refine": 150},

@@ -48,6 +48,10 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedGen(**SMALL, steps=3),
         fs.BAFFLE(**SMALL, exchange="losses", directions=3),
         fs.PFedMe(**SMALL),
+        fs.FedProto(**SMALL),
+        fs.FedGH(**SMALL),
+        fs.FedPAC(**SMALL),
+        fs.FedPCL(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

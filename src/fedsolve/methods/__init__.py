@@ -38,6 +38,10 @@ CATALOGUE: dict[str, str] = {
     "baffle": "fedsolve.methods.baffle:BAFFLE",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
+    "fedproto": "fedsolve.methods.fedproto:FedProto",
+    "fedgh": "fedsolve.methods.fedgh:FedGH",
+    "fedpac": "fedsolve.methods.fedpac:FedPAC",
+    "fedpcl": "fedsolve.methods.fedpcl:FedPCL",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

@@ -1,20 +1,25 @@
-"""Descent on the server: small networks as named arrays, and Adam's memory as arrays beside them."""
+"""Descent on the server: small networks and heads as named arrays, and Adam's memory as arrays beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite, under
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.families.gradient import networks
 from fedsolve.families.gradient.networks import one_thread
-from fedsolve.families.gradient.optimisers import Adam
+from fedsolve.families.gradient.optimisers import Adam, sgd
+from fedsolve.families.gradient.training import batches
 
 # isort: split
 # Behind networks, which says how to install torch where it is missing.
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 Tensors = dict[str, Tensor]
 Objective = Callable[[Tensors], Tensor]
@@ -64,6 +69,39 @@ def along(
         return _kept(tensors, tensors, adam, lr)
 
 
+def taught(
+    head: Arrays,
+    points: Array,
+    labels: Array,
+    model: str,
+    task: Task,
+    rng: np.random.Generator,
+    *,
+    lr: float,
+    passes: int,
+    batch: int,
+) -> dict[str, Array]:
+    """A network's head after plain SGD on its cross-entropy on points, in batches whose order is drawn."""
+    apply, trained = networks.head_function(model, task), networks.parameter_names(model, task)
+    with one_thread():
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in head.items()}
+        free = [tensors[name].requires_grad_() for name in sorted(tensors) if name in trained]
+        step = sgd(lr, momentum=0.0)(free)
+        for _ in range(passes):
+            for inputs, wanted, _ in batches(Samples(points, labels), batch, rng):
+                found = torch.autograd.grad(cross_entropy(apply(tensors, inputs), wanted), free)
+                with torch.no_grad():
+                    step(list(found))
+        reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    _check(reached.values(), lr)
+    return reached
+
+
+def _check(arrays: Iterable[Array], lr: float) -> None:
+    if not all(finite(array) for array in arrays):
+        raise DataError(f"the server's own training diverged; lower its learning rate, which is {lr:.3g}")
+
+
 def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: float, memory: Arrays) -> Adam:
     """Adam on these tensors, with what it remembers of them."""
     adam = Adam(list(free.values()), lr, betas, decay)
@@ -81,8 +119,7 @@ def _kept(tensors: Tensors, free: Tensors, adam: Adam, lr: float) -> tuple[dict[
     kept = {"count": np.array(adam.count)}
     for part, held in (("first", adam.first), ("second", adam.second)):
         kept |= under(part, {name: tensor.numpy() for name, tensor in zip(free, held, strict=True)})
-    if not all(finite(array) for array in (*reached.values(), *kept.values())):
-        raise DataError(f"the server's own training diverged; lower its learning rate, which is {lr:.3g}")
+    _check((*reached.values(), *kept.values()), lr)
     return reached, kept
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedsolve.arrays import Array
+from fedsolve.families.gradient.prototypes import SHORTEST
 from fedsolve.families.gradient.training import Batch, Loss
 
 # isort: split
 # Behind training, which says how to install torch where it is missing.
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, softmax, softplus
+from torch.nn.functional import (
+    cosine_similarity,
+    cross_entropy,
+    kl_div,
+    log_softmax,
+    normalize,
+    relu,
+    softmax,
+    softplus,
+)
 
 
 def plus(strength: float, term: Loss) -> Loss:
@@ -37,6 +50,30 @@ def not_true(scores: Tensor, fixed: Tensor, labels: Tensor, tau: float) -> Tenso
 def distilled(scores: Tensor, fixed: Tensor) -> Tensor:
     """The mean of KL(softmax(fixed), softmax(scores))."""
     return kl_div(log_softmax(scores, dim=1), softmax(fixed.detach(), dim=1), reduction="batchmean")
+
+
+def off(here: Tensor, aims: Tensor, aimed: Tensor) -> Tensor:
+    """FedProto's and FedPAC's term: the mean square of features less their aims; rows without one count as zeros."""
+    return (here - aims).mul(aimed[:, None]).square().mean()
+
+
+def by_prototypes(sets: Array, known: Array, tau: float) -> Loss:
+    """FedPCL's loss: CE(u . P / tau, y) of the first of some sets of class means, plus its mean over the other sets.
+
+    u are features, rectified and at unit length. Classes that are not `known` are in no softmax, and their samples have
+    no loss, but count in the mean.
+    """
+    fixed, there = torch.from_numpy(np.array(sets)), torch.from_numpy(np.array(known))
+    flat = fixed.flatten(0, 1).t() / tau
+
+    def loss(batch: Batch) -> Tensor:
+        u = normalize(relu(batch.features), dim=1, eps=SHORTEST)
+        scores = (u @ flat).unflatten(1, fixed.shape[:2])  # samples, sets, classes
+        shares = log_softmax(scores.masked_fill(~there, torch.finfo(scores.dtype).min), dim=2)
+        costs = -shares[torch.arange(len(u)), :, batch.labels].mul(there[batch.labels][:, None]).mean(0)
+        return costs[0] + costs[1:].mean()
+
+    return loss
 
 
 def weighted_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

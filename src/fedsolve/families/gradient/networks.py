@@ -10,9 +10,10 @@ Everything runs in one torch thread, so that a result has the same bits wherever
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -28,7 +29,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
-from fedsolve.families.gradient import zoo
+from fedsolve.families.gradient import prototypes, zoo
 
 PREDICT_ROWS = 512  # samples scored at once
 Tensors = list[Tensor]
@@ -46,6 +47,14 @@ def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array
 def body(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's body: all but its head's."""
     return _names(model, sample_shape(task.shape), task.classes)[0]
+
+
+def check_body(model: str, task: Task, owner: str) -> None:
+    """Refuse a network whose body has nothing to train."""
+    if not body(model, task) & parameter_names(model, task):
+        raise ParameterError(
+            f"parameter 'model' of {owner}: {model} is a head without a body; use a network with one, as mlp:64"
+        )
 
 
 def parameter_names(model: str, task: Task) -> frozenset[str]:
@@ -182,11 +191,22 @@ def as_arrays(module: nn.Module) -> dict[str, Array]:
 
 def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tensor]:
     """What a head with these weights makes of features, as at prediction."""
+    apply = head_function(model, task)
+    weights = {name: torch.from_numpy(np.array(array)) for name, array in head.items()}
+    return lambda features: apply(weights, features)
+
+
+def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    """What a network's head makes of features, as at prediction: a function of the head's tensors, by name, too."""
     module = _pristine(model, sample_shape(task.shape), task.classes)
     prefix = zoo.head_prefix(module)
-    weights = {name.removeprefix(prefix): torch.from_numpy(np.array(array)) for name, array in head.items()}
     fixed = copy.deepcopy(zoo.head(module)).eval()
-    return lambda features: functional_call(fixed, weights, (features,))
+
+    def apply(tensors: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+        return cast(Tensor, functional_call(fixed, weights, (features,)))
+
+    return apply
 
 
 # --- inputs ---
@@ -255,16 +275,18 @@ def _outputs(
 def class_means(model: str, arrays: Arrays, samples: Samples, task: Task) -> tuple[Float, Array]:
     """The mean of each class's features, zeros where it has no sample, and the number of samples behind each."""
     check_inputs(samples)
-    counts = np.bincount(samples.labels, minlength=task.classes)
-    sums = np.zeros((task.classes, feature_size(model, task)))
-    np.add.at(sums, samples.labels, features(model, arrays, samples.inputs, task))
-    return sums / np.maximum(counts, 1)[:, None], counts
+    return prototypes.by_class(features(model, arrays, samples.inputs, task), samples.labels, task.classes)
 
 
 def nearest(points: Array, means: Array, known: Array) -> Float:
-    """Scores by distance: -|z - m_c|^2, and for a class that is not `known` less than for all that are."""
+    """Scores by distance: -|z - m_c|^2, and for a class that is not `known` less than for all that are.
+
+    A row's scores depend on no other row.
+    """
+    there = np.asarray(known, dtype=bool)
     apart: Float = np.stack([np.square(np.subtract(points, mean, dtype=np.float64)).sum(1) for mean in means], axis=1)
-    return -np.where(np.asarray(known, dtype=bool), apart, apart.max(initial=0.0) + 1.0)
+    farthest = apart.max(1, keepdims=True, initial=0.0, where=there)
+    return -np.where(there, apart, 2.0 * farthest + 1.0)
 
 
 # --- surroundings ---

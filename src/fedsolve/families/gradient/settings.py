@@ -93,6 +93,19 @@ def average(replies: Arrays) -> dict[str, Array]:
     return {**under("model", model), "loss": np.array(float(replies["loss"]) / count)}
 
 
+def told(loss: float, count: int) -> dict[str, Array]:
+    """What a reply to be summed says of training, where no model is in it: the loss over samples, and their number."""
+    return {"loss": np.array(loss * count), "count": np.array(count)}
+
+
+def pooled_loss(replies: Arrays) -> Array:
+    """The mean training loss over the samples of those that answered, of replies that were summed."""
+    count = int(replies["count"])
+    if count < 1:
+        raise DataError(f"replies must come from at least one sample; got {count}")
+    return np.array(float(replies["loss"]) / count)
+
+
 def mean_loss(state: Arrays) -> dict[str, float]:
     """The mean training loss in a server's state, once clients have trained."""
     return {"loss": float(state["loss"])} if "loss" in state else {}
