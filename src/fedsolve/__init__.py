@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
+    from fedsolve.methods.feddbe import FedDBE as FedDBE
     from fedsolve.methods.feddisco import FedDisco as FedDisco
     from fedsolve.methods.feddyn import FedDyn as FedDyn
     from fedsolve.methods.fedgen import FedGen as FedGen

@@ -35,6 +35,7 @@ CATALOGUE: dict[str, str] = {
     "feddisco": "fedsolve.methods.feddisco:FedDisco",
     "fedzo": "fedsolve.methods.fedzo:FedZO",
     "baffle": "fedsolve.methods.baffle:BAFFLE",
+    "feddbe": "fedsolve.methods.feddbe:FedDBE",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",

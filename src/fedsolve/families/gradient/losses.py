@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedsolve.arrays import Array
 from fedsolve.families.gradient.training import Batch, Loss
 
 # isort: split
@@ -18,6 +21,38 @@ def plus(strength: float, term: Loss) -> Loss:
         return batch.entropy + strength * term(batch)
 
     return loss
+
+
+def summed(first: float, one: Loss, second: float, two: Loss) -> Loss:
+    """`first` times one term of a batch plus `second` times another."""
+    return lambda batch: first * one(batch) + second * two(batch)
+
+
+def entropy(batch: Batch) -> Tensor:
+    """The cross-entropy of a batch."""
+    return batch.entropy
+
+
+def shifted(batch: Batch) -> Tensor:
+    """FedDBE: the cross-entropy where the head sees z + b, with b the extra array called "bias"."""
+    return cross_entropy(batch.head(batch.features + batch.extra["bias"]), batch.labels)
+
+
+def near_mean(centre: Array, share: float) -> Loss:
+    """FedDBE: half the mean square of m - centre, with m a running mean of features over the batches it is called for.
+
+    m <- (1 - share) m + share (the batch's mean), from zero on; what it remembers is fixed.
+    """
+    aim = torch.from_numpy(np.array(centre))
+    before = torch.zeros_like(aim)
+
+    def term(batch: Batch) -> Tensor:
+        nonlocal before
+        running = (1 - share) * before + share * batch.features.mean(0)
+        before = running.detach()
+        return (running - aim).square().mean() / 2
+
+    return term
 
 
 def contrast(here: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:

@@ -189,6 +189,13 @@ def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tens
     return lambda features: functional_call(fixed, weights, (features,))
 
 
+def head_scores(model: str, head: Arrays, seen: Array, task: Task) -> Array:
+    """The scores that a head with these weights gives for features, one row per sample."""
+    with one_thread(), torch.inference_mode():
+        scores: Array = as_function(model, head, task)(torch.from_numpy(np.array(seen))).numpy()
+    return scores
+
+
 # --- inputs ---
 
 
