@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedgen import FedGen as FedGen
     from fedsolve.methods.fedhip import FedHiP as FedHiP
     from fedsolve.methods.fedntd import FedNTD as FedNTD
+    from fedsolve.methods.fedphp import FedPHP as FedPHP
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT

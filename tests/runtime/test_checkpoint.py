@@ -48,6 +48,8 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedGen(**SMALL, steps=3),
         fs.BAFFLE(**SMALL, exchange="losses", directions=3),
         fs.PFedMe(**SMALL),
+        fs.FedDBE(**SMALL),
+        fs.FedPHP(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -36,6 +36,7 @@ CATALOGUE: dict[str, str] = {
     "fedzo": "fedsolve.methods.fedzo:FedZO",
     "baffle": "fedsolve.methods.baffle:BAFFLE",
     "feddbe": "fedsolve.methods.feddbe:FedDBE",
+    "fedphp": "fedsolve.methods.fedphp:FedPHP",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",

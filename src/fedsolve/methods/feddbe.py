@@ -10,8 +10,8 @@ The authors collect g in a round of FedAvg whose networks they throw away. Here 
 which is one without the pull and is kept, and is the mean over all samples of those that answered, not over their last
 batches. Where only the cross-entropy is left of the loss, this is FedAvg.
 
-Their kappa for Fashion-MNIST is 50, with 512 features, a small learning rate and no momentum. What a step does is in
-proportion to lr kappa / (features (1 - momentum)), so that 1 comes to about the same here; 50 spoils the network.
+Their kappa for Fashion-MNIST is 50, with a wider network and without momentum. What a step does is in proportion to
+lr kappa / (features (1 - momentum)), so that about 1 comes to the same here, where 50 spoils the network.
 """
 
 from __future__ import annotations

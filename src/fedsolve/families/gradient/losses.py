@@ -74,6 +74,24 @@ def distilled(scores: Tensor, fixed: Tensor) -> Tensor:
     return kl_div(log_softmax(scores, dim=1), softmax(fixed.detach(), dim=1), reduction="batchmean")
 
 
+def discrepancy(here: Tensor, fixed: Tensor) -> Tensor:
+    """FedPHP: the squared maximum mean discrepancy of two batches, under sum_i e^(-d / (2^i s)) for i from -2 to 2.
+
+    d is the squared distance of two rows, and s its mean over all pairs of different rows of both batches; s is fixed.
+    """
+    rows = torch.cat([here, fixed])
+    rows = rows - rows.detach().mean(0)  # which changes no distance, and keeps its digits
+    squares = rows.square().sum(1)
+    apart = squares[:, None] + squares[None] - 2 * rows @ rows.t()
+    count = len(rows)
+    scale = apart.detach().sum() / (count * (count - 1))
+    # Where all rows are the same, every distance is zero, whatever it is divided by.
+    units = apart / torch.clamp_min(scale, 1e-30)
+    kernel = torch.stack([torch.exp(-units / 2**i) for i in (-2.0, -1.0, 0.0, 1.0, 2.0)]).sum(0)
+    half = len(here)
+    return kernel[:half, :half].mean() + kernel[half:, half:].mean() - 2 * kernel[:half, half:].mean()
+
+
 def weighted_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """The mean of cross-entropies, each times its weight."""
     return (weights * cross_entropy(scores, labels, reduction="none")).mean()
