@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
+    from fedsolve.methods.fedselect import FedSelect as FedSelect
     from fedsolve.methods.fedzo import FedZO as FedZO
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork

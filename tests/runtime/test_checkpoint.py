@@ -50,6 +50,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.PFedMe(**SMALL),
         fs.FedDBE(**SMALL),
         fs.FedPHP(**SMALL),
+        fs.FedSelect(**SMALL, every=1),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -37,6 +37,7 @@ CATALOGUE: dict[str, str] = {
     "baffle": "fedsolve.methods.baffle:BAFFLE",
     "feddbe": "fedsolve.methods.feddbe:FedDBE",
     "fedphp": "fedsolve.methods.fedphp:FedPHP",
+    "fedselect": "fedsolve.methods.fedselect:FedSelect",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
