@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedala import FedALA as FedALA
     from fedsolve.methods.fedapa import FedAPA as FedAPA
+    from fedsolve.methods.fedas import FedAS as FedAS
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
     from fedsolve.methods.feddbe import FedDBE as FedDBE

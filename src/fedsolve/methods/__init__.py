@@ -39,6 +39,7 @@ CATALOGUE: dict[str, str] = {
     "fedphp": "fedsolve.methods.fedphp:FedPHP",
     "fedselect": "fedsolve.methods.fedselect:FedSelect",
     "fedala": "fedsolve.methods.fedala:FedALA",
+    "fedas": "fedsolve.methods.fedas:FedAS",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",

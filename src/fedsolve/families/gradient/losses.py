@@ -74,6 +74,13 @@ def distilled(scores: Tensor, fixed: Tensor) -> Tensor:
     return kl_div(log_softmax(scores, dim=1), softmax(fixed.detach(), dim=1), reduction="batchmean")
 
 
+def near_classes(batch: Batch) -> Tensor:
+    """FedAS: the sum over the batch's classes of the mean square of features minus the class's mean, beside them."""
+    squares = (batch.features - batch.beside["mean"]).square().mean(1)
+    counts = torch.bincount(batch.labels)
+    return (squares / counts[batch.labels]).sum()
+
+
 def discrepancy(here: Tensor, fixed: Tensor) -> Tensor:
     """FedPHP: the squared maximum mean discrepancy of two batches, under sum_i e^(-d / (2^i s)) for i from -2 to 2.
 

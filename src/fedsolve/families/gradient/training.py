@@ -151,6 +151,18 @@ def train(
     return trained, mean
 
 
+def squared_slopes(settings: Training, model: Arrays, site: Site) -> float:
+    """The sum over the batches of a pass of the squared length of the cross-entropy's gradient, as at prediction."""
+    task, total = site.task, 0.0
+    with one_thread():
+        module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval()
+        parameters = [tensor.requires_grad_() for tensor in module.parameters()]
+        for inputs, labels, _ in batches(site.train, settings.batch, site.rng):
+            slopes = _gradients(cross_entropy(module(inputs), labels), parameters)
+            total += sum(float(length) ** 2 for length in torch._foreach_norm(slopes))
+    return total
+
+
 def _value(
     module: nn.Module, loss: Loss | None, extra: dict[str, Tensor]
 ) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
