@@ -10,6 +10,8 @@ import pytest
 import fedsolve as fs
 from fedsolve.arrays import take
 from fedsolve.checks import sample_federation
+from fedsolve.checks.laws import hold
+from fedsolve.checks.probes import CheckError
 from fedsolve.methods.fedselect import COUNTS, FedSelect
 from fedsolve.rng import derive
 from tests.contexts import server, site
@@ -198,13 +200,37 @@ def test_when_all_weights_are_personal_the_global_ones_stay() -> None:
 # --- beside FedAvg ---
 
 
-def test_without_a_rate_it_is_fedavg_with_plain_means() -> None:
-    """A pass is a training of its own, so one epoch per round; of clients alike in size, means are plain anyway."""
-    x, parts = FEDERATION.clients["site-2"].train, np.array_split(np.arange(60), 3)
-    clients = {f"c{i}": {"train": (x.inputs[rows], x.labels[rows])} for i, rows in enumerate(parts)}
-    alike, settings = fs.Federation.from_arrays(clients, classes=3), {**SMALL, "epochs": 1}
-    assert distance(shared(FedSelect(**settings, rate=0.0), alike), shared(fs.FedAvg(**settings), alike)) < 1e-6
-    assert distance(shared(FedSelect(**settings, rate=0.0)), shared(fs.FedAvg(**settings))) > 1e-3  # not by samples
+def test_without_a_rate_means_are_plain() -> None:
+    """Of clients alike in size they are FedAvg's, as the declared law says; of others they are not."""
+    settings = {**SMALL, "epochs": 1, "rounds": 1}
+    state, _, seen = rounds(FedSelect(**settings, rate=0.0), 1)
+    for name, array in take("model", state).items():
+        mean = np.mean([reply[f"model/{name}"] for reply in seen[0].values()], axis=0, dtype=np.float64)
+        np.testing.assert_allclose(array, mean, atol=1e-6)
+    assert distance(shared(FedSelect(**settings, rate=0.0)), shared(fs.FedAvg(**settings))) > 1e-3
+
+
+class SelectsAnyway(FedSelect):
+    """Also at rate 0 the number that moved most is taken."""
+
+    def wider(self, mask: Any, moved: Any) -> Any:
+        return mask | (moved >= moved[~mask].max(initial=0.0)) if mask.ndim > 1 else mask
+
+
+class AddsUp(FedSelect):
+    """The head's bias is a sum over clients, not their mean."""
+
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+        return super().aggregate(state, {**replies, "sharing/head.bias": np.ones(3, COUNTS)}, server)
+
+
+@pytest.mark.parametrize("defect", [SelectsAnyway, AddsUp])
+def test_the_declared_law_catches_defects(defect: type[FedSelect]) -> None:
+    settings: dict[str, Any] = {**SMALL, "rounds": 5, "every": 1}
+    (law,) = FedSelect.laws
+    hold(law, FedSelect(**settings))
+    with pytest.raises(CheckError):
+        hold(law, defect(**settings))
 
 
 def test_no_default_switches_it_off() -> None:

@@ -23,7 +23,7 @@ from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.families.gradient.averaging import Averaging
-from fedsolve.laws import Law
+from fedsolve.laws import EqualsAmongEquals, Law
 from fedsolve.method import Method, Personal, Server, Site
 
 COUNTS = np.uint16  # how many share a number: half as many bytes as the number itself
@@ -40,7 +40,7 @@ class FedSelect(Averaging, Method):
     name: ClassVar[str] = "fedselect"
     paper: ClassVar[str] = "Tamirisa et al., FedSelect, CVPR 2024"
     sends: ClassVar[str] = "the numbers of its trained model that it shares, and which those are; its training loss"
-    laws: ClassVar[tuple[Law, ...]] = ()
+    laws: ClassVar[tuple[Law, ...]] = (EqualsAmongEquals("fedavg", rate=0.0, epochs=1),)
 
     rate: float = parameters.number(0.25, "share of the shared numbers that become personal at a time", low=0, high=1)
     every: int = parameters.number(3, "rounds of the client from one time to the next", low=1, integer=True)
