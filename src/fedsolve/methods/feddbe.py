@@ -11,7 +11,8 @@ which is one without the pull and is kept, and is the mean over all samples of t
 batches. Where only the cross-entropy is left of the loss, this is FedAvg.
 
 Their kappa for Fashion-MNIST is 50, with a wider network and without momentum. What a step does is in proportion to
-lr kappa / (features (1 - momentum)), so that about 1 comes to the same here, where 50 spoils the network.
+lr kappa / (features (1 - momentum)), so that about 1 comes to the same here, where 50 spoils the network. With few
+batches in a round and a small mu, m stays near zero, and features are pulled beyond g.
 """
 
 from __future__ import annotations
