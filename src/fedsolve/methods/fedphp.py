@@ -35,7 +35,9 @@ class FedPHP(Averaging, Method):
 
     name: ClassVar[str] = "fedphp"
     paper: ClassVar[str] = "Li et al., FedPHP, ECML-PKDD 2021"
-    sends: ClassVar[str] = "its trained model times its number of samples, and that number; its loss; never its own"
+    sends: ClassVar[str] = (
+        "its trained model times its number of samples, and that number; its loss; not what it inherits"
+    )
     laws: ClassVar[tuple[Law, ...]] = (SharesWith("fedavg", lam=0.0, clip=0.0),)
 
     lam: float = parameters.number(0.05, "share of the inherited model's teaching in the loss", low=0, high=0.99)
