@@ -10,9 +10,9 @@ The authors collect g in a round of FedAvg whose networks they throw away. Here 
 which is one without the pull and is kept, and is the mean over all samples of those that answered, not over their last
 batches. Where only the cross-entropy is left of the loss, this is FedAvg.
 
-Their kappa for Fashion-MNIST is 50, with a wider network and without momentum. What a step does is in proportion to
-lr kappa / (features (1 - momentum)), so that about 1 comes to the same here, where 50 spoils the network. With few
-batches in a round and a small mu, m stays near zero, and features are pulled beyond g.
+Their kappa for Fashion-MNIST is 50. The pull is a mean over features, so the same kappa is stronger on a network with
+few of them, and with momentum: with the settings that methods share here, 50 spoils `mlp:64` on digits, and 1 does not.
+With few batches in a round and a small mu, m stays near zero, and features are pulled beyond g.
 """
 
 from __future__ import annotations
