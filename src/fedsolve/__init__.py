@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedala import FedALA as FedALA
     from fedsolve.methods.fedapa import FedAPA as FedAPA
+    from fedsolve.methods.fedas import FedAS as FedAS
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT
+    from fedsolve.methods.feddbe import FedDBE as FedDBE
     from fedsolve.methods.feddisco import FedDisco as FedDisco
     from fedsolve.methods.feddyn import FedDyn as FedDyn
     from fedsolve.methods.fedgen import FedGen as FedGen
@@ -60,10 +62,12 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedntd import FedNTD as FedNTD
     from fedsolve.methods.fedpac import FedPAC as FedPAC
     from fedsolve.methods.fedpcl import FedPCL as FedPCL
+    from fedsolve.methods.fedphp import FedPHP as FedPHP
     from fedsolve.methods.fedprior import FedPrior as FedPrior
     from fedsolve.methods.fedproto import FedProto as FedProto
     from fedsolve.methods.fedprox import FedProx as FedProx
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
+    from fedsolve.methods.fedselect import FedSelect as FedSelect
     from fedsolve.methods.fedzo import FedZO as FedZO
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork

@@ -85,6 +85,17 @@ class SharesWith(_LikeAnother):
 
 
 @dataclass(frozen=True, init=False)
+class EqualsAmongEquals(_LikeAnother):
+    """Under these settings, and where all clients have as many samples, its global model is another method's.
+
+    Up to rounding: where one method takes plain means and the other means by samples.
+    """
+
+    def __str__(self) -> str:
+        return f"equals {self.other} among clients of equal size{self._words}"
+
+
+@dataclass(frozen=True, init=False)
 class TrainsAlone(_Under):
     """Under these settings, or in a federation of `clients`, every client's model is that of training alone."""
 

@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve import parameters
 from fedsolve.checks import CheckError, check_method
 from fedsolve.families.ridge import linear
-from fedsolve.laws import StaysAtStart
+from fedsolve.laws import EqualsAmongEquals, StaysAtStart
 from fedsolve.methods.afl import AFL
 
 
@@ -269,6 +269,13 @@ class ClaimsToStay(Sound):
     laws = (StaysAtStart(ridge=5.0),)
 
 
+class ClaimsToBeAnother(Sound):
+    laws = (EqualsAmongEquals("afl", ridge=1.0),)
+
+    def aggregate(self, state: Any, replies: Any, server: Any) -> Any:
+        return super().aggregate(state, {**replies, "cross": 1.01 * replies["cross"]}, server)
+
+
 class ClaimsAnUnknownLaw(Sound):
     laws = ("perfect",)  # type: ignore[assignment]
 
@@ -306,6 +313,7 @@ DEFECTS: list[tuple[type, str]] = [
     (UncheckedParameter, "parameters_are_checked"),
     (NotFrozen, "frozen_value"),
     (ClaimsToStay, "law stays at its start at ridge=5.0"),
+    (ClaimsToBeAnother, "law equals afl among clients of equal size at ridge=1.0"),
     (ClaimsAnUnknownLaw, "'perfect'"),
 ]
 

@@ -134,6 +134,25 @@ def test_rows_beside_the_samples_stay_with_them() -> None:
     assert seen != sorted(seen)
 
 
+def test_extra_arrays_are_trained_with_the_network_and_returned_beside_it() -> None:
+    start, settings = networks.initial("mlp:8", TASK, derive(0)), Training(model="mlp:8", batch=16)
+    extra = {"aim": np.array([1.0, -2.0], np.float32)}
+    given = extra["aim"].copy()
+
+    def loss(batch: training.Batch) -> Any:
+        return batch.entropy + batch.extra["aim"].square().sum()
+
+    found, _ = training.train(settings, start, site(TASK, CLIENT, derive(1)), loss=loss, extra=extra)
+    plain, _ = training.train(settings, start, site(TASK, CLIENT, derive(1)), loss=lambda batch: batch.entropy)
+    aim, speed = given.astype(float), np.zeros(2)
+    for _ in range(settings.epochs * -(-len(CLIENT) // 16)):
+        speed = settings.sgd_momentum * speed + 2 * aim
+        aim = aim - settings.lr * speed
+    np.testing.assert_allclose(found.pop("extra/aim"), aim, rtol=1e-4)
+    assert all(found[name].tobytes() == plain[name].tobytes() for name in start)
+    np.testing.assert_array_equal(extra["aim"], given)  # what was given is not written to
+
+
 def test_a_loss_need_not_look_at_every_parameter() -> None:
     start = networks.initial("mlp:8", TASK, derive(0))
     settings = Training(model="mlp:8", epochs=1)

@@ -52,6 +52,10 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedGH(**SMALL),
         fs.FedPAC(**SMALL),
         fs.FedPCL(**SMALL),
+        fs.FedDBE(**SMALL),
+        fs.FedPHP(**SMALL),
+        fs.FedSelect(**SMALL, every=1),
+        fs.FedAS(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -23,6 +23,7 @@ from fedsolve.checks.probes import (
 from fedsolve.data.federation import Federation
 from fedsolve.laws import (
     Equals,
+    EqualsAmongEquals,
     OneModel,
     OrderFree,
     OthersSplitInvariant,
@@ -106,6 +107,18 @@ def _equals(law: Equals, method: Method) -> None:
 @hold.register
 def _shares_with(law: SharesWith, method: Method) -> None:
     same_state(*_beside(law, method), law.other)
+
+
+@hold.register
+def _equals_among_equals(law: EqualsAmongEquals, method: Method) -> None:
+    x, y = sample_data(count=120)
+    rows = np.array_split(np.arange(len(x)), 4)
+    federation = Federation.from_arrays({f"c{i}": {"train": (x[r], y[r])} for i, r in enumerate(rows)}, classes=3)
+    one = with_settings(method, **dict(law.settings))
+    mine, theirs = (run(each, federation).shared for each in (one, counterpart(one, law.other)))
+    if mine is None or theirs is None:
+        raise CheckError("it has no global model")
+    close(mine.arrays, theirs.arrays, f"{law.other}, all clients being of equal size", tolerance=SINGLE)
 
 
 def _beside(law: Equals | SharesWith, method: Method) -> tuple[Result, Result]:

@@ -196,7 +196,7 @@ def _evaluate(
         mine = assess(method, model, client.test, task)
         tally |= named.under("personal", mine)
         if shared:
-            same = shared.keys() <= model.keys() and all(shared[name] is model[name] for name in shared)
+            same = shared.keys() == model.keys() and all(shared[name] is model[name] for name in shared)
             tally |= named.under("shared", mine if same else assess(method, shared, client.test, task))
         train, test = (np.bincount(part.labels, minlength=task.classes) for part in (client.train, client.test))
         tally |= named.under("baseline", metrics.baseline(train, test))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from fedsolve.arrays import Arrays
 from fedsolve.data.task import Task
 from fedsolve.families.gradient.networks import Tensors, laid_out
@@ -26,6 +28,16 @@ def pulled(anchor: Tensors, strength: float) -> Hook:
     def hook(parameters: Tensors, gradients: Tensors) -> None:
         torch._foreach_add_(gradients, parameters, alpha=strength)
         torch._foreach_add_(gradients, anchor, alpha=-strength)
+
+    return hook
+
+
+def only(moving: Arrays, model: str, task: Task) -> Hook:
+    """Gradients of nothing but the numbers of parameters that are marked as moving, by true and false."""
+    factors = laid_out({name: mask.astype(np.float32) for name, mask in moving.items()}, model, task)
+
+    def hook(parameters: Tensors, gradients: Tensors) -> None:
+        torch._foreach_mul_(gradients, factors)
 
     return hook
 

@@ -33,6 +33,38 @@ def plus(strength: float, term: Loss) -> Loss:
     return loss
 
 
+def summed(first: float, one: Loss, second: float, two: Loss) -> Loss:
+    """`first` times one term of a batch plus `second` times another."""
+    return lambda batch: first * one(batch) + second * two(batch)
+
+
+def entropy(batch: Batch) -> Tensor:
+    """The cross-entropy of a batch."""
+    return batch.entropy
+
+
+def shifted(batch: Batch) -> Tensor:
+    """FedDBE: the cross-entropy where the head sees z + b, with b the extra array called "bias"."""
+    return cross_entropy(batch.head(batch.features + batch.extra["bias"]), batch.labels)
+
+
+def near_mean(centre: Array, share: float) -> Loss:
+    """FedDBE: half the mean square of m - centre, with m a running mean of features over the batches it is called for.
+
+    m <- (1 - share) m + share (the batch's mean), from zero on; what it remembers is fixed.
+    """
+    aim = torch.from_numpy(np.array(centre))
+    before = torch.zeros_like(aim)
+
+    def term(batch: Batch) -> Tensor:
+        nonlocal before
+        running = (1 - share) * before + share * batch.features.mean(0)
+        before = running.detach()
+        return (running - aim).square().mean() / 2
+
+    return term
+
+
 def contrast(here: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
     """MOON (3): the mean of -log of e^(cos(here, near)/tau)'s share in its sum with e^(cos(here, far)/tau)."""
     return softplus((cosine_similarity(here, far) - cosine_similarity(here, near)) / tau).mean()
@@ -74,6 +106,31 @@ def by_prototypes(sets: Array, known: Array, tau: float) -> Loss:
         return costs[0] + costs[1:].mean()
 
     return loss
+
+
+def near_classes(batch: Batch) -> Tensor:
+    """FedAS: the sum over the batch's classes of the mean square of features minus the class's mean, beside them."""
+    squares = (batch.features - batch.beside["mean"]).square().mean(1)
+    counts = torch.bincount(batch.labels)
+    return (squares / counts[batch.labels]).sum()
+
+
+def discrepancy(here: Tensor, fixed: Tensor) -> Tensor:
+    """FedPHP: the squared maximum mean discrepancy of two batches, under sum_i e^(-d / (2^i s)) for i from -2 to 2.
+
+    d is the squared distance of two rows, and s its mean over all pairs of different rows of both batches; s is fixed.
+    """
+    rows = torch.cat([here, fixed])
+    rows = rows - rows.detach().mean(0)  # which changes no distance, and keeps its digits
+    squares = rows.square().sum(1)
+    apart = squares[:, None] + squares[None] - 2 * rows @ rows.t()
+    count = len(rows)
+    scale = apart.detach().sum() / (count * (count - 1))
+    # Where all rows are the same, every distance is zero, whatever it is divided by.
+    units = apart / torch.clamp_min(scale, 1e-30)
+    kernel = torch.stack([torch.exp(-units / 2**i) for i in (-2.0, -1.0, 0.0, 1.0, 2.0)]).sum(0)
+    half = len(here)
+    return kernel[:half, :half].mean() + kernel[half:, half:].mean() - 2 * kernel[:half, half:].mean()
 
 
 def weighted_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

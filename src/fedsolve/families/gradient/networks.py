@@ -209,6 +209,13 @@ def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Ten
     return apply
 
 
+def head_scores(model: str, head: Arrays, seen: Array, task: Task) -> Array:
+    """The scores that a head with these weights gives for features, one row per sample."""
+    with one_thread(), torch.inference_mode():
+        scores: Array = as_function(model, head, task)(torch.from_numpy(np.array(seen))).numpy()
+    return scores
+
+
 # --- inputs ---
 
 

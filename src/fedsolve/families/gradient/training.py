@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from fedsolve.arrays import Array, Arrays, finite
+from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.data.samples import Samples
 from fedsolve.errors import DataError
 from fedsolve.families.gradient import zoo
@@ -46,15 +46,22 @@ class Batch:
     """A mini-batch as a loss sees it. What the network makes of it is computed when it is first asked for.
 
     `labels` and `inputs` are those of its samples, `beside` their rows of what was given beside them; `head` is the
-    network's head, a function of features.
+    network's head, a function of features; `extra` is what is trained with the network.
     """
 
-    __slots__ = ("_forward", "_outputs", "beside", "head", "inputs", "labels")
+    __slots__ = ("_forward", "_outputs", "beside", "extra", "head", "inputs", "labels")
 
     def __init__(
-        self, forward: Forward, head: nn.Module, inputs: Tensor, labels: Tensor, beside: dict[str, Tensor]
+        self,
+        forward: Forward,
+        head: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        beside: dict[str, Tensor],
+        extra: dict[str, Tensor],
     ) -> None:
         self._forward, self.head, self.inputs, self.labels, self.beside = forward, head, inputs, labels, beside
+        self.extra = extra
         self._outputs: tuple[Tensor, Tensor] | None = None
 
     def _both(self) -> tuple[Tensor, Tensor]:
@@ -89,6 +96,7 @@ def train(
     epochs: int | None = None,
     loss: Loss | None = None,
     beside: Arrays | None = None,
+    extra: Arrays | None = None,
     hook: Hook | None = None,
     frozen: frozenset[str] = frozenset(),
     estimate: Estimate | None = None,
@@ -99,7 +107,8 @@ def train(
     """Mini-batch descent on a client's samples: the trained model, and the mean loss over the batches of the last pass.
 
     `loss` of a batch is minimised, cross-entropy unless given; `beside` are arrays with one row per sample, of which a
-    batch has its samples' rows. `hook` may change the gradients of a step; `frozen` tensors stay. `estimate` finds
+    batch has its samples' rows; `extra` are arrays that are trained with the network, behind its parameters, and are
+    returned below "extra/". `hook` may change the gradients of a step; `frozen` tensors stay. `estimate` finds
     gradients without backpropagation. Each batch is used for `repeat` steps; then `after` is given the parameters.
     """
     task, samples, rng = site.task, site.train, site.rng
@@ -110,7 +119,9 @@ def train(
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(estimate is None and name not in frozen)
-        value_of = _value(module, loss)
+        further = {name: torch.from_numpy(np.array(array)) for name, array in (extra or {}).items()}
+        parameters += [tensor.requires_grad_(estimate is None) for tensor in further.values()]
+        value_of = _value(module, loss, further)
         step = (optimiser or sgd(settings.lr, settings.sgd_momentum))(parameters)
         total = torch.zeros(())
         for _ in range(settings.epochs if epochs is None else epochs):
@@ -133,19 +144,33 @@ def train(
                     with torch.no_grad():
                         after(parameters)
             total /= count
-        trained = as_arrays(module)
+        trained = {**as_arrays(module), **under("extra", {name: t.detach().numpy() for name, t in further.items()})}
     mean = float(total)
     if not (np.isfinite(mean) and all(finite(array) for array in trained.values())):
         raise DataError(f"training diverged: the loss is {mean:.3g}; lower lr={settings.lr}, or scale the inputs")
     return trained, mean
 
 
-def _value(module: nn.Module, loss: Loss | None) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
+def squared_slopes(settings: Training, model: Arrays, site: Site) -> float:
+    """The sum over the batches of a pass of the squared length of the cross-entropy's gradient, as at prediction."""
+    task, total = site.task, 0.0
+    with one_thread():
+        module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval()
+        parameters = [tensor.requires_grad_() for tensor in module.parameters()]
+        for inputs, labels, _ in batches(site.train, settings.batch, site.rng):
+            slopes = _gradients(cross_entropy(module(inputs), labels), parameters)
+            total += sum(float(length) ** 2 for length in torch._foreach_norm(slopes))
+    return total
+
+
+def _value(
+    module: nn.Module, loss: Loss | None, extra: dict[str, Tensor]
+) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
     """The loss of inputs, labels and what is beside them, at the network's parameters as they are."""
     if loss is None:
         return lambda inputs, labels, beside: cross_entropy(module(inputs), labels)
     forward, head = zoo.apart(module), zoo.head(module)
-    return lambda inputs, labels, beside: loss(Batch(forward, head, inputs, labels, beside))
+    return lambda inputs, labels, beside: loss(Batch(forward, head, inputs, labels, beside, extra))
 
 
 def _gradients(value: Tensor, parameters: Tensors) -> Tensors:
