@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.ditto import Ditto as Ditto
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedala import FedALA as FedALA
+    from fedsolve.methods.fedamp import FedAMP as FedAMP
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedavg import FedAvg as FedAvg
     from fedsolve.methods.fedavg_ft import FedAvgFT as FedAvgFT

@@ -48,6 +48,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedGen(**SMALL, steps=3),
         fs.BAFFLE(**SMALL, exchange="losses", directions=3),
         fs.PFedMe(**SMALL),
+        fs.FedAMP(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -37,6 +37,7 @@ CATALOGUE: dict[str, str] = {
     "baffle": "fedsolve.methods.baffle:BAFFLE",
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
+    "fedamp": "fedsolve.methods.fedamp:FedAMP",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }
