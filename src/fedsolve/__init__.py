@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
+    from fedsolve.methods.apple import APPLE as APPLE
     from fedsolve.methods.baffle import BAFFLE as BAFFLE
     from fedsolve.methods.ditto import Ditto as Ditto
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL

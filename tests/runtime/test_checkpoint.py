@@ -49,6 +49,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.BAFFLE(**SMALL, exchange="losses", directions=3),
         fs.PFedMe(**SMALL),
         fs.FedAMP(**SMALL),
+        fs.APPLE(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

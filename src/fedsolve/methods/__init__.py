@@ -38,6 +38,7 @@ CATALOGUE: dict[str, str] = {
     "fedala": "fedsolve.methods.fedala:FedALA",
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedamp": "fedsolve.methods.fedamp:FedAMP",
+    "apple": "fedsolve.methods.apple:APPLE",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

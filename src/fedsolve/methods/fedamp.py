@@ -18,18 +18,16 @@ behind with them. The authors' constants are not known here; the pull, lam/alpha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, Float, take, under
-from fedsolve.data.task import Task
+from fedsolve.arrays import Arrays, Float, take, under
 from fedsolve.errors import ParameterError
-from fedsolve.families.gradient import settings
 from fedsolve.families.gradient.table import (
+    Apart,
     Table,
     answered,
     flat,
@@ -40,11 +38,11 @@ from fedsolve.families.gradient.table import (
     written,
 )
 from fedsolve.laws import Law, OrderFree, TrainsAlone
-from fedsolve.method import Method, Personal, Plan, Purpose, Server, Site
+from fedsolve.method import Method, Personal, Purpose, Server, Site
 
 
 @dataclass(frozen=True)
-class FedAMP(settings.Training, Method):
+class FedAMP(Apart, Method):
     """A model for each client, trained near a mean of all models in which near ones weigh more."""
 
     name: ClassVar[str] = "fedamp"
@@ -77,10 +75,6 @@ class FedAMP(settings.Training, Method):
         trained = networks.parameter_names(self.model, server.task)
         parts = {f"{'model' if name in trained else 'buffer'}/{name}": array for name, array in model.items()}
         return {**under("start", parts), "clients": written([])}
-
-    def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
-        """Everybody, and the server keeps a model for each."""
-        return Plan(tuple(clients), "collect")
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The client's mean of all models; the first model for a client that never answered."""
@@ -118,10 +112,6 @@ class FedAMP(settings.Training, Method):
         found += np.diag(1.0 - found.sum(1))
         return found
 
-    def figures(self, state: Arrays) -> Mapping[str, float]:
-        """The mean training loss over the samples of those that answered."""
-        return settings.mean_loss(state)
-
     # --- client half ---
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """Local training from the mean that was sent, and near it."""
@@ -135,12 +125,6 @@ class FedAMP(settings.Training, Method):
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The model as the client trained it; the first one for a client that never took part."""
         return Personal(private or take("model", message))
-
-    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """The scores of the network, one row per sample."""
-        from fedsolve.families.gradient import networks
-
-        return networks.scores(self.model, model, inputs, task)
 
 
 def _order(start: Arrays) -> list[str]:

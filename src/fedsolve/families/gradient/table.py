@@ -10,9 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.families.gradient import settings
+from fedsolve.method import Plan
 
 COLUMNS = 2**14  # of all rows that are looked at together in double precision
+
+
+class Apart(settings.Training):
+    """What methods do alike whose server has something of its own for every client."""
+
+    def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
+        """Everybody, and each reply by itself."""
+        return Plan(tuple(clients), "collect")
+
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The mean training loss over the samples of those that answered."""
+        return settings.mean_loss(state)
+
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
+        """The scores of the network, one row per sample."""
+        from fedsolve.families.gradient import networks
+
+        return networks.scores(self.model, model, inputs, task)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
