@@ -38,6 +38,9 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"share": "all", "momentum": 0.9, "rounds": 3},
         {"normalise": "paper", "centred": False, "scaled": False, "rounds": 3},
     ],
+    "fedamp": [{"alpha": 1.0, "sigma": 0.5, "rounds": 3}],
+    "apple": [{"full": True, "share_lr": 0.01, "rounds": 3}],
+    "pfedhn": [{"share": "all", "hidden": 20, "rounds": 8}],
     "afl": [{"ridge": 1.0}, {"intercept": True}],
     "apfl": [
         {"d_primary": 200, "d_refine": 150},

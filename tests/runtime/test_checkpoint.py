@@ -50,6 +50,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.PFedMe(**SMALL),
         fs.FedAMP(**SMALL),
         fs.APPLE(**SMALL),
+        fs.PFedHN(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -39,6 +39,7 @@ CATALOGUE: dict[str, str] = {
     "fedapa": "fedsolve.methods.fedapa:FedAPA",
     "fedamp": "fedsolve.methods.fedamp:FedAMP",
     "apple": "fedsolve.methods.apple:APPLE",
+    "pfedhn": "fedsolve.methods.pfedhn:PFedHN",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }
