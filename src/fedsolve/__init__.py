@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.methods.pfedhn import PFedHN as PFedHN
+    from fedsolve.methods.pfedla import PFedLA as PFedLA
     from fedsolve.methods.pfedme import PFedMe as PFedMe
     from fedsolve.methods.pfedzo import PFedZO as PFedZO
     from fedsolve.model import Model as Model

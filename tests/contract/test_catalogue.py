@@ -40,6 +40,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     ],
     "fedamp": [{"alpha": 1.0, "sigma": 0.5, "rounds": 3}],
     "apple": [{"full": True, "share_lr": 0.01, "rounds": 3}],
+    "pfedla": [{"own": 0.5, "scaled": False, "evaluate": "sent", "rounds": 3}],
     "pfedhn": [{"share": "all", "hidden": 20, "rounds": 8}],
     "afl": [{"ridge": 1.0}, {"intercept": True}],
     "apfl": [

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.arrays import Arrays, take, under
+from fedsolve.arrays import Arrays, same, take, under
 from fedsolve.checks import sample_federation
 from fedsolve.method import Site
 from fedsolve.methods.apple import APPLE
+from fedsolve.rng import derive
 from tests.contexts import server, site
 from tests.methods.beside_fedavg import SMALL, distance
-from tests.methods.test_gradient import OWN
+from tests.methods.test_gradient import OWN, images
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'fedsolve[torch]'")
+from fedsolve.families.gradient import networks, training  # noqa: E402
+from fedsolve.families.gradient.mixture import learn_mixture  # noqa: E402
 
 FEDERATION = sample_federation()
 TASK = FEDERATION.task
@@ -119,6 +122,22 @@ class MeanOfElements(APPLE):
 def test_defects_of_a_public_implementation_are_caught(defect: type[APPLE]) -> None:
     with pytest.raises(AssertionError):
         check_training(defect)
+
+
+def test_a_mixture_of_oneself_alone_trains_bit_for_bit_as_a_network_does() -> None:
+    """Also where weights do not lie in memory in the order of their sides, as those of convolutions."""
+    x, y = images(40)
+    task = fs.Task(fs.Classes(3), x.shape[1:])
+    start, other = (networks.initial("lenet5", task, derive(seed)) for seed in (0, 1))
+    cores = {name: np.stack([other[name], start[name]]) for name in start}
+    settings, here = APPLE(model="lenet5", batch=16), fs.Samples(x, y)
+    alone, _ = training.train(settings, start, site(task, here, derive(2)))
+    oneself = np.array([0.0, 1.0])
+    learnt = learn_mixture(
+        settings, cores, 1, oneself, oneself, {}, site(task, here, derive(2)), pull=0.0, share_lr=0.0, full=False
+    )
+    assert same(learnt.model, alone)
+    assert same(learnt.core, alone)
 
 
 def test_equal_cores_are_one_model_times_the_sum_of_shares() -> None:

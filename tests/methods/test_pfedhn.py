@@ -130,7 +130,7 @@ class Stale:
         goal = torch.tensor(wanted)
 
         def objective(tensors: Any) -> Any:
-            layers = hyper.take_tensors("hyper", tensors)
+            layers = hyper.below("hyper", tensors)
             self.sent = {n: t.detach().clone() for n, t in layers.items()} if self.sent is None else self.sent
             before = hyper.through(self.sent, tensors[vector].detach())
             return hyper.through(layers, tensors[vector]) @ (before - goal)

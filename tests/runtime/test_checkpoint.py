@@ -51,6 +51,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedAMP(**SMALL),
         fs.APPLE(**SMALL),
         fs.PFedHN(**SMALL),
+        fs.PFedLA(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

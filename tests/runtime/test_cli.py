@@ -136,7 +136,7 @@ def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> N
 def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "--method", "fedhp")
     assert done.returncode == 2
-    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
+    assert done.stderr == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'pfedhn' or 'fedapa'?\n"
     assert listing(tmp_path) == {}
 
 
@@ -448,7 +448,7 @@ def test_help_of_a_method_has_the_meaning_of_each_parameter(cls: type[fs.Method]
 def test_methods_refuses_an_unknown_one(command: Command) -> None:
     done = command("methods", "fedhp")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'fedapa' or 'fedprox'?\n"
+    assert done.err == "fedsolve: unknown method 'fedhp'; did you mean 'fedhip' or 'pfedhn' or 'fedapa'?\n"
 
 
 # --- predict ---
@@ -543,7 +543,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
         (
             "--method nothing-like-it",
-            "known: afl, apfl, baffle, ditto, fedacnnl, fedala, fedapa",
+            "known: afl, apfl, apple, baffle, ditto, fedacnnl, fedala, fedamp, fedapa",
         ),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),

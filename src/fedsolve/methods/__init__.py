@@ -40,6 +40,7 @@ CATALOGUE: dict[str, str] = {
     "fedamp": "fedsolve.methods.fedamp:FedAMP",
     "apple": "fedsolve.methods.apple:APPLE",
     "pfedhn": "fedsolve.methods.pfedhn:PFedHN",
+    "pfedla": "fedsolve.methods.pfedla:PFedLA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

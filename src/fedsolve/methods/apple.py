@@ -35,7 +35,7 @@ LAST = 0.001  # of the pull, at the end of its fading
 
 @dataclass(frozen=True)
 class APPLE(Apart, Method):
-    """A mixture of everybody's core models for each client, with shares that the client learns."""
+    """Everybody's core models, mixed by each client in shares that it learns; its model is that mixture, trained."""
 
     name: ClassVar[str] = "apple"
     paper: ClassVar[str] = "Luo and Wu, APPLE, IJCAI 2022"

@@ -43,7 +43,7 @@ from fedsolve.method import Method, Personal, Purpose, Server, Site
 
 @dataclass(frozen=True)
 class FedAMP(Apart, Method):
-    """A model for each client, trained near a mean of all models in which near ones weigh more."""
+    """A mean of all models for each client, in which near ones weigh more; what it trains that to is its model."""
 
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "Huang et al., FedAMP, AAAI 2021"

@@ -35,7 +35,7 @@ DEPTH = 4  # layers of `hidden` units
 
 @dataclass(frozen=True)
 class PFedHN(Apart, Method):
-    """Everybody's weights from one network on the server, which learns from what clients make of them."""
+    """Everybody's weights from one network on the server; a client's model is as it was sent, under its own head."""
 
     name: ClassVar[str] = "pfedhn"
     paper: ClassVar[str] = "Shamsian et al., pFedHN, ICML 2021"
