@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from fedsolve.methods import create as create
     from fedsolve.methods.afl import AFL as AFL
     from fedsolve.methods.apfl import APFL as APFL
+    from fedsolve.methods.apple import APPLE as APPLE
     from fedsolve.methods.baffle import BAFFLE as BAFFLE
     from fedsolve.methods.deepafl import DeepAFL as DeepAFL
     from fedsolve.methods.ditto import Ditto as Ditto
     from fedsolve.methods.fedacnnl import FedACnnL as FedACnnL
     from fedsolve.methods.fedala import FedALA as FedALA
+    from fedsolve.methods.fedamp import FedAMP as FedAMP
     from fedsolve.methods.fedapa import FedAPA as FedAPA
     from fedsolve.methods.fedas import FedAS as FedAS
     from fedsolve.methods.fedavg import FedAvg as FedAvg
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
     from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
+    from fedsolve.methods.pfedhn import PFedHN as PFedHN
+    from fedsolve.methods.pfedla import PFedLA as PFedLA
     from fedsolve.methods.pfedme import PFedMe as PFedMe
     from fedsolve.methods.pfedzo import PFedZO as PFedZO
     from fedsolve.model import Model as Model

@@ -41,6 +41,10 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     ],
     "fedproto": [{"decide": "head", "by_samples": True}],
     "fedgh": [{"evaluate": "global", "epochs": 12, "server_lr": 0.1}],
+    "fedamp": [{"alpha": 1.0, "sigma": 0.5, "rounds": 3}],
+    "apple": [{"full": True, "share_lr": 0.01, "rounds": 3}],
+    "pfedla": [{"own": 0.5, "scaled": False, "evaluate": "sent", "rounds": 3}],
+    "pfedhn": [{"share": "all", "hidden": 20, "rounds": 8}],
     "afl": [{"ridge": 1.0}, {"intercept": True}],
     "apfl": [
         {"d_primary": 200, "d_refine": 150},

@@ -257,6 +257,30 @@ def test_a_server_that_diverges_says_so() -> None:
         descent.descend(start, lambda tensors: -tensors["a"].exp().sum(), 3, lr=1e30, memory={})
 
 
+def test_steps_in_turn_are_torchs_and_what_is_not_looked_at_rests() -> None:
+    start = {"a": np.array([3.0, -2.0], np.float32), "b": np.array([1.0], np.float32), "c": np.ones(1, np.float32)}
+    objectives: Any = [lambda t: (t["a"] ** 4).sum() + t["b"].sum(), lambda t: (t["a"] * t["b"]).sum()] * 2
+    settings: Any = {"lr": 0.01, "momentum": 0.9, "decay": 0.1, "clip": 5.0}
+    theirs = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
+    other = torch.optim.SGD(list(theirs.values()), lr=0.01, momentum=0.9, weight_decay=0.1)
+    for objective in objectives:
+        other.zero_grad()
+        objective(theirs).backward()
+        torch.nn.utils.clip_grad_norm_([t for t in theirs.values() if t.grad is not None], 5.0)
+        other.step()
+    whole, memory = descent.in_turn(start, objectives, memory={}, **settings)
+    half, between = descent.in_turn(start, objectives[:2], memory={}, **settings)
+    rest, last = descent.in_turn(half, objectives[2:], memory=between, **settings)
+    for name, tensor in theirs.items():
+        np.testing.assert_allclose(whole[name], tensor.detach(), rtol=1e-5)
+        assert whole[name].tobytes() == rest[name].tobytes()
+        assert memory[name].tobytes() == last[name].tobytes()
+    assert whole["c"].tobytes() == start["c"].tobytes()
+    assert memory["a"].any()
+    with pytest.raises(fs.DataError, match="learning rate, which is 1e"):
+        descent.in_turn(start, objectives * 3, memory={}, lr=1e30, momentum=0.0)
+
+
 def test_dense_layers_start_as_torch_starts_them() -> None:
     made = descent.dense(400, 300, derive(0))
     layer = nn.Linear(400, 300)

@@ -56,6 +56,10 @@ def without_seconds(result: Result) -> list[Round]:
         fs.FedPHP(**SMALL),
         fs.FedSelect(**SMALL, every=1),
         fs.FedAS(**SMALL),
+        fs.FedAMP(**SMALL),
+        fs.APPLE(**SMALL),
+        fs.PFedHN(**SMALL),
+        fs.PFedLA(**SMALL),
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -544,7 +544,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
         (
             "--method nothing-like-it",
-            "known: afl, apfl, baffle, ditto, fedacnnl, fedala, fedapa",
+            "known: afl, apfl, apple, baffle, ditto, fedacnnl, fedala, fedamp, fedapa",
         ),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),

@@ -46,6 +46,10 @@ CATALOGUE: dict[str, str] = {
     "fedgh": "fedsolve.methods.fedgh:FedGH",
     "fedpac": "fedsolve.methods.fedpac:FedPAC",
     "fedpcl": "fedsolve.methods.fedpcl:FedPCL",
+    "fedamp": "fedsolve.methods.fedamp:FedAMP",
+    "apple": "fedsolve.methods.apple:APPLE",
+    "pfedhn": "fedsolve.methods.pfedhn:PFedHN",
+    "pfedla": "fedsolve.methods.pfedla:PFedLA",
     "fedacnnl": "fedsolve.methods.fedacnnl:FedACnnL",
     "pfedacnnl": "fedsolve.methods.pfedacnnl:PFedACnnL",
 }

@@ -1,8 +1,8 @@
-"""Descent on the server: small networks and heads as named arrays, and Adam's memory as arrays beside them."""
+"""Descent on the server: small networks and heads as named arrays, and an optimiser's memory as arrays beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.families.gradient import networks
+from fedsolve.families.gradient import hooks, networks
 from fedsolve.families.gradient.networks import one_thread
 from fedsolve.families.gradient.optimisers import Adam, sgd
 from fedsolve.families.gradient.training import batches
@@ -100,6 +100,43 @@ def taught(
 def _check(arrays: Iterable[Array], lr: float) -> None:
     if not all(finite(array) for array in arrays):
         raise DataError(f"the server's own training diverged; lower its learning rate, which is {lr:.3g}")
+
+
+def in_turn(
+    start: Arrays,
+    objectives: Sequence[Objective],
+    *,
+    lr: float,
+    momentum: float,
+    decay: float = 0.0,
+    clip: float = 0.0,
+    memory: Arrays,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """One step of SGD on each objective, from where the one before led; and velocities, which the next call is given.
+
+    A tensor that an objective does not depend on rests during its step, with its velocity and without decay. `clip` is
+    the largest norm of a gradient, 0 for any; decay is added to what was clipped. Velocities that are not in the memory
+    are zero.
+    """
+    limit = hooks.clipped(clip)
+    with one_thread():
+        tensors = {name: torch.from_numpy(np.array(array)).requires_grad_() for name, array in start.items()}
+        kept = {n: torch.from_numpy(np.array(memory[n] if n in memory else np.zeros_like(start[n]))) for n in start}
+        for objective in objectives:
+            found = torch.autograd.grad(objective(tensors), list(tensors.values()), allow_unused=True)
+            slopes = {name: slope for name, slope in zip(tensors, found, strict=True) if slope is not None}
+            moved, speeds = ([group[name] for name in slopes] for group in (tensors, kept))
+            with torch.no_grad():
+                if limit is not None:
+                    limit(moved, list(slopes.values()))
+                torch._foreach_mul_(speeds, momentum)
+                torch._foreach_add_(speeds, list(slopes.values()))
+                torch._foreach_add_(speeds, moved, alpha=decay)
+                torch._foreach_add_(moved, speeds, alpha=-lr)
+        reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+        velocities = {name: tensor.numpy() for name, tensor in kept.items()}
+    _check((*reached.values(), *velocities.values()), lr)
+    return reached, velocities
 
 
 def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: float, memory: Arrays) -> Adam:

@@ -9,7 +9,31 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.data.task import Task
+from fedsolve.errors import DataError
+from fedsolve.families.gradient import settings
+from fedsolve.method import Plan
+
+COLUMNS = 2**14  # of all rows that are looked at together in double precision
+
+
+class Apart(settings.Training):
+    """What methods do alike whose server has something of its own for every client."""
+
+    def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
+        """Everybody, and each reply by itself."""
+        return Plan(tuple(clients), "collect")
+
+    def figures(self, state: Arrays) -> Mapping[str, float]:
+        """The mean training loss over the samples of those that answered."""
+        return settings.mean_loss(state)
+
+    def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
+        """The scores of the network, one row per sample."""
+        from fedsolve.families.gradient import networks
+
+        return networks.scores(self.model, model, inputs, task)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,3 +109,29 @@ def shaped(row: Array, like: Arrays, names: Sequence[str]) -> dict[str, Array]:
         made[name] = row[first:last].reshape(like[name].shape)
         first = last
     return made
+
+
+def mean_loss(replies: Arrays) -> Array:
+    """The mean over samples of the losses in replies that were collected, each with its count of samples."""
+    clients = answered(replies)
+    counts = np.array([int(replies[f"{client}/count"]) for client in clients])
+    if not (counts > 0).all():
+        raise DataError(f"replies must come from at least one sample each; got {counts.min()}")
+    losses = np.array([float(replies[f"{client}/loss"]) for client in clients])
+    return np.array(float(counts @ losses) / float(counts.sum()))
+
+
+def squared_distances(rows: Array) -> Float:
+    """|w_i - w_j|^2 of all pairs of rows, in double precision, a block of columns at a time.
+
+    About the mean row, since what all have in common would take digits. It adds up to no negative distance.
+    """
+    inner = np.zeros((len(rows), len(rows)))
+    for first in range(0, rows.shape[1], COLUMNS):
+        part = rows[:, first : first + COLUMNS].astype(np.float64)
+        part -= part.mean(0)
+        inner += part @ part.T
+    own = np.diag(inner)
+    apart: Float = np.maximum(own[:, None] + own[None] - 2.0 * inner, 0.0)
+    np.fill_diagonal(apart, 0.0)
+    return apart
