@@ -206,8 +206,8 @@ def test_the_defaults_of_every_method_lie_in_their_domains() -> None:
 
 
 def test_an_unknown_method_is_named_with_near_matches() -> None:
-    with pytest.raises(UnknownNameError, match="unknown method 'fedhp'; did you mean 'fedhip'"):
-        fs.create("fedhp")
+    with pytest.raises(UnknownNameError, match="unknown method 'fedhipp'; did you mean 'fedhip'"):
+        fs.create("fedhipp")
 
 
 def test_numbers_of_numpy_become_those_of_python() -> None:

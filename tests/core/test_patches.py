@@ -177,7 +177,7 @@ def _start(recipe: Recipe, kept: int) -> np.ndarray:
 
 
 @given(st.integers(1, 9), st.randoms(use_true_random=False), st.booleans(), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_fitted_map_is_the_same_for_every_split(parts: int, random: Any, colour: bool, floats: bool) -> None:
     data = pictures(40, 9, 9, 3) if colour else pictures(40, 9, 9)
     data = data / 255.0 if floats else data

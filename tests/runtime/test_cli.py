@@ -135,14 +135,14 @@ def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> N
 
 
 def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
-    done = shell(tmp_path, "run", "--method", "fedhp")
+    done = shell(tmp_path, "run", "--method", "fedhipp")
     assert done.returncode == 2
-    assert re.fullmatch(r"fedsolve: unknown method 'fedhp'; did you mean 'fedhip'( or '\w+')*\?\n", done.stderr)
+    assert re.fullmatch(r"fedsolve: unknown method 'fedhipp'; did you mean 'fedhip'( or '\w+')*\?\n", done.stderr)
     assert listing(tmp_path) == {}
 
 
 def test_nothing_is_printed_but_the_result(command: Command) -> None:
-    assert command("run", "--method", "fedhp").out == ""
+    assert command("run", "--method", "fedhipp").out == ""
     assert command("run", "--clients", "3").out.startswith("fedhip on digits")
 
 
@@ -447,9 +447,9 @@ def test_help_of_a_method_has_the_meaning_of_each_parameter(cls: type[fs.Method]
 
 
 def test_methods_refuses_an_unknown_one(command: Command) -> None:
-    done = command("methods", "fedhp")
+    done = command("methods", "fedhipp")
     assert (done.code, done.out) == (2, "")
-    assert re.fullmatch(r"fedsolve: unknown method 'fedhp'; did you mean 'fedhip'( or '\w+')*\?\n", done.err)
+    assert re.fullmatch(r"fedsolve: unknown method 'fedhipp'; did you mean 'fedhip'( or '\w+')*\?\n", done.err)
 
 
 # --- predict ---
@@ -541,10 +541,10 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ("--method fedhp", "unknown method 'fedhp'; did you mean 'fedhip'"),
+        ("--method fedhipp", "unknown method 'fedhipp'; did you mean 'fedhip'"),
         (
             "--method nothing-like-it",
-            "known: afl, apfl, apple, baffle, ditto, fedacnnl, fedala, fedamp, fedapa",
+            "known: afl, apfl, apple, baffle, deepafl, ditto, fedacnnl, fedala, fedamp, fedapa",
         ),
         ("--set gamma=1", "'gamma'"),
         ("--set alhpa=1", "did you mean 'alpha'"),

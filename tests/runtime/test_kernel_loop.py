@@ -550,11 +550,11 @@ def test_figures_are_of_the_test_samples_and_a_shared_model_that_is_the_same_is_
 
     @dataclasses.dataclass(frozen=True)
     class Sharing(Tally):
-        how: str = "same"
+        how: str = "part"
 
         def shared(self, message: Any) -> Any:
             copy = {"w": message["w"], "own": np.array(1)}
-            return {"same": {"w": message["w"]}, "whole": message, "equal": copy, "none": None}[self.how]
+            return {"part": {"w": message["w"]}, "whole": message, "equal": copy, "none": None}[self.how]
 
         def personalize(self, private: Any, message: Any, site: Any) -> Personal:
             whole = message if self.how == "whole" else {"w": message["w"], "own": np.array(1)}
@@ -569,7 +569,7 @@ def test_figures_are_of_the_test_samples_and_a_shared_model_that_is_the_same_is_
 
     message = {"w": np.zeros((4, 2))}
     final = dataclasses.replace(request("evaluate"), message=message)
-    for how, times in (("same", 1), ("whole", 1), ("equal", 2), ("none", 1)):
+    for how, times in (("part", 2), ("whole", 1), ("equal", 2), ("none", 1)):
         calls.clear()
         memory, answer = handle(Sharing(how=how), data.task, data.clients["a"], None, final, assess)
         tally = codec.decode(answer)

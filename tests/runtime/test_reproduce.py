@@ -146,6 +146,9 @@ def write_data(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", x=rows, y=y, x_test=more, y_test=y_test)
 
 
+SMALLER = {"network": "dcnn:0.01", "model": "dcnn:4,4,4,4"}  # the deep network takes long on any data
+
+
 @pytest.mark.parametrize("name", reproduce.RECIPES)
 def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cell per method of the table, on very small data, one round of what takes several."""
@@ -159,6 +162,7 @@ def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         if cell.settings.method not in cells:
             brief = {"rounds": 1} if "rounds" in cell.settings.set else {}
             brief |= {"d_primary": 32, "d_refine": 32} if cell.settings.method == "apfl" else {}
+            brief |= {name: text for name, text in SMALLER.items() if "dcnn" in str(cell.settings.set.get(name))}
             clients = cell.settings.clients if cell.settings.partition == "by-client" else 5
             settings = replace(cell.settings, clients=clients, set={**cell.settings.set, **brief}, eval_every=1)
             cells[settings.method] = replace(cell, settings=settings)

@@ -19,7 +19,7 @@ INPUTS = 250  # of each reader
 MEGABYTES = 64  # that reading may take above the input
 NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
-    "csv", "npz", "toml", "config", "result", "report", "parquet",
+    "csv", "npz", "toml", "config", "result", "report", "parquet", "words",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ NOTE = {
 SGD_NOTE = {
     "paper": "",
     "here": " Gradient methods train a head for 10 rounds instead of 200, and are not at their end; with 100 clients "
-    "they are left out.",
+    "they are left out. FedPCL trains a projection of 256.",
 }
 
 
@@ -34,7 +34,10 @@ def base_of(scale: Scale, method: str, clients: int, dirichlet: float, dataset: 
         return base
     if scale == "here" and clients != 50:
         return f"gradient methods with {clients} clients: {LEFT_OUT}"
-    return trained(base, SGD_PAPER if scale == "paper" else SGD_HERE)
+    settings = SGD_PAPER if scale == "paper" else SGD_HERE
+    if method_name(method) == "fedpcl":  # a projection of frozen features is what it trains
+        settings = {**settings, "model": "mlp:256"}
+    return trained(base, settings)
 
 
 def methods_by_split(
