@@ -160,7 +160,7 @@ def test_every_recipe_starts(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         if cell.settings is None or not (TORCH or method_class(cell.settings.method, cell.settings.set).closed_form):
             continue
         if cell.settings.method not in cells:
-            brief = {"rounds": 1} if "rounds" in cell.settings.set else {}
+            brief: dict[str, Any] = {"rounds": 1} if "rounds" in cell.settings.set else {}
             brief |= {"d_primary": 32, "d_refine": 32} if cell.settings.method == "apfl" else {}
             brief |= {name: text for name, text in SMALLER.items() if "dcnn" in str(cell.settings.set.get(name))}
             clients = cell.settings.clients if cell.settings.partition == "by-client" else 5
