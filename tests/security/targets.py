@@ -214,7 +214,7 @@ def _words() -> list[str]:
     fitted = [
         str(fitting.fit(text, [pictures])) for text in ("patches:2x2x2,mirror=yes,windows=one,steps=1", "standardise")
     ]
-    return ["unit+random:8,relu,3", "patches:6x6x320,threshold=0.5", *fitted, f"{fitted[0]}+ones"]
+    return ["unit+random:8,relu,3", *fitted, f"{fitted[0]}+ones"]
 
 
 def _map(data: bytes) -> object:
