@@ -304,7 +304,8 @@ def _answers(features: Patches, kind: np.dtype[Any]) -> Answers:
     """The filters of a map, ready to compute with."""
     recipe, bank = features.recipe, features.bank
     weights = bank.filters * bank.gain.astype(np.float64)
-    above, below = bank.offset + np.float64(recipe.threshold), bank.offset - np.float64(recipe.threshold)
+    offset = bank.offset.astype(np.float64)
+    above, below = offset + recipe.threshold, offset - recipe.threshold
     weights, above, below = (np.ascontiguousarray(each, dtype=kind) for each in (weights, above, below))
     size = (recipe.height, recipe.width)
     return Answers(*size, bank.contrast, recipe.windows, weights, above, below, mirror=recipe.mirror)
