@@ -1,7 +1,7 @@
 """Convolutional features and networks without gradients, on real pictures: accuracy, CPU seconds, bytes.
 
 $FEDSOLVE_DATA holds cifar10.npz (20,000 training images, or all of them), mnist.npz and fashion-mnist.npz. Every
-setting was chosen on parts of the training images (`trials`), never on the official test sets that are reported.
+setting was chosen on parts of the training images, never on the official test sets that are reported.
 Parts are run by name, `python -m benchmarks.pictures afl widths images personal descent`, and append a line per run to
 benchmarks/results/pictures.jsonl.
 """

@@ -120,17 +120,19 @@ class PFedACnnL(Layerwise, Method):
         following = _without(state, set(models) - answered, answered)
         sums = {number: take(str(number), replies) for number in sorted(answered)}
         depth = len(layers.layers(common))
-        everybody = self._everybody(common, sums.values(), server.task)
+        first = not any(layers.network_of(models[number]) for number in answered)  # inputs are the same for all groups
+        everybody = self._everybody(common, sums.values(), server.task) if first else {}
         for number, total in sums.items():
-            network = next_layer(self, {**common, **models[number]}, total, server.task)
-            if everybody and not layers.layers(models[number]):
-                network |= under(f"layer/{depth}", layers.drawn_layer(Moments.from_arrays(total), everybody, self.pull))
-            own = {name: array for name, array in network.items() if name not in common}
+            if everybody:
+                own = under(f"layer/{depth}", layers.drawn_layer(Moments.from_arrays(total), everybody, self.pull))
+            else:
+                network = next_layer(self, {**common, **models[number]}, total, server.task)
+                own = {name: array for name, array in network.items() if name not in common}
             following |= under(f"model/{number}", own)
         return following
 
     def _everybody(self, common: Arrays, sums: Iterable[Arrays], task: Task) -> Arrays:
-        """The layer of all clients together that the groups' are drawn towards, while their inputs are the same."""
+        """The layer of all clients together that the groups' are drawn towards; none where nothing is drawn."""
         total: dict[str, Array] | None = None
         for part in sums if self.pull and self.groups > 1 else ():
             total = accumulate(total, part)

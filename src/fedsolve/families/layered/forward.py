@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.families.layered.stages import Item, Stage
+from fedsolve.features import answers
 from fedsolve.features.maps import ACTIVATIONS
 
 SCALES = ("auto", "power", "unit", "none")
@@ -79,8 +79,8 @@ def _windows(stage: Stage, inputs: Array) -> Array:
     images = inputs.reshape(len(inputs), *stage.inputs)
     if any(item.pad):
         images = np.pad(images, ((0, 0), (item.pad[0],) * 2, (item.pad[1],) * 2, (0, 0)))
-    windows = sliding_window_view(images, item.window, axis=(1, 2))
-    return windows[:, :: item.stride, :: item.stride].transpose(0, 1, 2, 4, 5, 3)
+    windows: Array = answers.patches(images, *item.window, (item.stride, item.stride))
+    return windows
 
 
 def _rows(rows: Array, constant: bool, lead: int = 1) -> Float:

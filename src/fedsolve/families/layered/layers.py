@@ -32,9 +32,7 @@ from fedsolve.solver import solution_of
 
 MODEL = ("weight", "intercept", "sharpness")  # what predictions need of a layer of least squares
 BANK = ("contrast", "filters", "gain", "offset", "origin", "scale")  # and of a layer of patches
-HIDDEN_RIDGE = (
-    0.01  # of the mean diagonal of X'X: what auto takes for hidden layers, whose codes cannot be predicted well
-)
+HIDDEN_RIDGE = 0.01  # of the mean diagonal of X'X: auto for hidden layers, whose random codes nothing is judged by
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,7 @@ def _coded_statistics(
     sums = np.zeros((classes, *stage.inputs))
     for rows, values in blocks(reader, stages, model, source, depth):
         some, mine = values.reshape(len(values), *stage.inputs), labels[rows]
-        for label in np.unique(mine).tolist():
+        for label in np.unique(mine).tolist() if reader.target == "place" else ():
             sums[label] += some[mine == label].sum(axis=0)
         for design, repeated in _labelled(reader, stage, values, mine):
             blas.gram(design, triangle, add=count > 0)
