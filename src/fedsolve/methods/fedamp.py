@@ -48,6 +48,7 @@ class FedAMP(Apart, Method):
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "Huang et al., FedAMP, AAAI 2021"
     sends: ClassVar[str] = "its trained model, its training loss and its number of samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (
         OrderFree(),
         TrainsAlone(alpha=0.0, lam=0.0),

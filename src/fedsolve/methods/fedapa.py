@@ -46,6 +46,7 @@ class FedAPA(settings.Training, Method):
     name: ClassVar[str] = "fedapa"
     paper: ClassVar[str] = "Sun et al., FedAPA, IJCAI 2025"
     sends: ClassVar[str] = "the body of its trained model, its training loss and its number of samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (TrainsAlone(eta=0.0, start="self"), TrainsAlone(clients=1))
 
     eta: float = parameters.number(0.01, "learning rate of the weights", low=0)
@@ -202,7 +203,7 @@ class FedAPA(settings.Training, Method):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)
 
     def _parted(self, model: Arrays, task: Task) -> dict[str, Array]:
         """A model as what is mixed ("model/", "buffer/") and the head ("head/")."""

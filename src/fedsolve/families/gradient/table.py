@@ -33,7 +33,7 @@ class Apart(settings.Training):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
