@@ -21,9 +21,9 @@ from fedsolve import blas
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
 from fedsolve.families.ridge import linear, refinement
+from fedsolve.families.ridge.knowledge import Knowledge
 from fedsolve.features.maps import RandomProjection
 from fedsolve.method import Server, Site
-from fedsolve.methods.fedprior import Knowledge
 from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten
 
