@@ -2,7 +2,8 @@
 
 `description` and `stages` say what a network is, `targets` what its layers are fitted to, `forward` takes samples
 through it, `layers` fits its layers, `settings` holds the parameters and the steps that methods have in common,
-`groups` trains a network for each of several groups, and `own` makes one a client's own.
+`groups` trains a network for each of several groups, `own` makes one a client's own. `boosting` and `heads` are for
+networks whose samples have a state that grows block by block.
 """
 
 from fedsolve.families.layered.description import Network, parse
