@@ -90,6 +90,11 @@ def names_of(array: Array) -> tuple[str, ...]:
     return tuple(text.split("\n")) if text else ()
 
 
+def table_of(state: Arrays, what: str) -> Table:
+    """What a state has of every client, one row each; before the first round there is nothing."""
+    return Table(names_of(state["clients"]), state[what]) if what in state else Table()
+
+
 def answered(replies: Arrays) -> list[str]:
     """Who answered, of replies that were collected: each array stands below its client's name."""
     return sorted({name.partition("/")[0] for name in replies})
