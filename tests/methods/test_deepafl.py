@@ -267,7 +267,7 @@ def test_memory_saves_work_and_changes_nothing(start: str, monkeypatch: pytest.M
     calls: list[int] = []
     plain = Boosting.features
 
-    def counted(self: DeepAFL, arrays: Any, number: int, state: Any) -> Any:
+    def counted(self: Boosting, arrays: Any, number: int, state: Any) -> Any:
         calls.append(number)
         return plain(self, arrays, number, state)
 
