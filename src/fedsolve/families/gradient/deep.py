@@ -23,7 +23,7 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Wu and He, ECCV 2018, with two groups, as federated learning has it (Hsieh et al., ICML 2020)."""
+    """Group normalisation, Wu and He, ECCV 2018, with two groups: no statistics of a batch, which clients would not share."""
     return nn.GroupNorm(GROUPS, channels)
 
 
