@@ -23,7 +23,7 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Group normalisation, Wu and He, ECCV 2018, with two groups: no statistics of a batch, which clients would not share."""
+    """Wu and He, ECCV 2018, with two groups: there are no statistics of batches that clients would not share."""
     return nn.GroupNorm(GROUPS, channels)
 
 
