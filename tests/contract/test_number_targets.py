@@ -54,7 +54,7 @@ def test_numbers_are_learnt_or_refused(name: str) -> None:
     assert result.clients["c1"].metrics["rmse"] == pytest.approx(direct, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["afl", "fedhip", "local", "apfl", "fedprior"])
+@pytest.mark.parametrize("name", ["afl", "fedhip", "local", "apfl", "fedprior", "fedacnnl", "pfedacnnl"])
 def test_units_and_origins_of_a_target_are_the_users_affair(name: str) -> None:
     method = method_of(name)
     one, other = (fs.run(method, federation(*terms), workers=1) for terms in ((1.0, 0.0), (1e4, 300.0)))
