@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -62,3 +65,11 @@ def test_units_and_origins_of_a_target_are_the_users_affair(name: str) -> None:
     for client in one.models:
         moved = one.models[client].predict(x) * [1.0, 1e4] + [300.0, 0.0]
         assert np.allclose(other.models[client].predict(x), moved, rtol=1e-8)
+
+
+def test_the_page_of_methods_names_those_that_learn_classes_alone() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    sentence = page.partition("are learnt by all but")[2].partition("which learn classes alone")[0]
+    assert set(re.findall("`([^`]+)`", sentence)) == {
+        name for name in CATALOGUE if "numbers" not in create(name).targets
+    }
