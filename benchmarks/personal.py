@@ -83,7 +83,12 @@ def measure(seeds: tuple[int, ...] = SEEDS) -> list[dict[str, Any]]:
 
 def autos() -> dict[str, fs.Method]:
     """The methods that are run as they are."""
-    return {"local": fs.Local(), "afl": fs.AFL(), "fedhip": fs.FedHiP(), "fedprior": fs.FedPrior()}
+    return {
+        "local": fs.Local(intercept=False),
+        "afl": fs.AFL(ridge=0.0, intercept=False),
+        "fedhip": fs.FedHiP(beta=1.0, intercept=False),
+        "fedprior": fs.FedPrior(),
+    }
 
 
 def table_row(done: list[dict[str, Any]], setting: tuple[int, float]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import shards as shards
     from fedsolve.data.samples import Samples as Samples
     from fedsolve.data.table import Table as Table
-    from fedsolve.data.task import Classes as Classes
-    from fedsolve.data.task import Numbers as Numbers
+    from fedsolve.data.target import Classes as Classes
+    from fedsolve.data.target import Numbers as Numbers
     from fedsolve.data.task import Task as Task
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from fedsolve.solver import Solution as Solution
     from fedsolve.solver import solve as solve
     from fedsolve.study.estimator import estimator as estimator
+    from fedsolve.study.federated import FederatedClassifier as FederatedClassifier
+    from fedsolve.study.federated import FederatedRegressor as FederatedRegressor
     from fedsolve.study.onnx import to_onnx as to_onnx
 
 __version__ = "0.2.0.dev0"
@@ -99,7 +101,8 @@ _HOMES = {
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
-    "fedsolve.data.task": ("Classes", "Numbers", "Task"),
+    "fedsolve.data.target": ("Classes", "Numbers"),
+    "fedsolve.data.task": ("Task",),
     "fedsolve.errors": (
         "DataError",
         "FedsolveError",
@@ -117,6 +120,7 @@ _HOMES = {
     "fedsolve.runtime.inprocess": ("run",),
     "fedsolve.solver": ("Solution", "solve"),
     "fedsolve.study.estimator": ("estimator",),
+    "fedsolve.study.federated": ("FederatedClassifier", "FederatedRegressor"),
     "fedsolve.study.onnx": ("to_onnx",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

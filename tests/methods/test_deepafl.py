@@ -233,7 +233,7 @@ def test_blocks_fit_what_a_linear_head_cannot() -> None:
     results = [fs.run(DeepAFL(width=60, blocks=blocks, ridge=0.0, alpha=0.0), fed) for blocks in (1, 2, 4)]
     losses = [result.json()["server"]["loss"] for result in results]
     assert losses[0] > losses[1] > losses[2] > 0  # of the training samples, so each block must lower it
-    deep, linear = results[-1].shared, fs.run(fs.AFL(intercept=True), fed).shared
+    deep, linear = results[-1].shared, fs.run(fs.AFL(intercept=True, ridge=0.0), fed).shared
     assert deep is not None
     assert linear is not None
     assert (deep.predict(fresh) == truth).mean() > (linear.predict(fresh) == truth).mean() + 0.25

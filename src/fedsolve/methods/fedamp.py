@@ -55,9 +55,9 @@ class FedAMP(Apart, Method):
         TrainsAlone(clients=1, lam=0.0),
     )
 
-    alpha: float = parameters.number(0.01, "how much of other models is sent, in mean squared distances", low=0)
+    alpha: float = parameters.number(0.001, "how much of other models is sent, in mean squared distances", low=0)
     sigma: float = parameters.number(1.0, "how far models listen to each other, in mean squared distances", low=1e-6)
-    lam: float = parameters.number(0.0001, "over alpha: strength of the pull towards what was sent", low=0)
+    lam: float = parameters.number(0.001, "over alpha: strength of the pull towards what was sent", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

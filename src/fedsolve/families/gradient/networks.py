@@ -165,16 +165,17 @@ def like(tensor: Tensor, values: Array | Tensor) -> Tensor:
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A network of the same structure with parameters of its own, not filled yet.
+    """A network of the same structure with parameters of its own, not filled yet, and its own copies of buffers.
 
-    For networks that hold nothing but parameters. A deep copy would also copy the many empty tables of every module,
-    which takes as long as a few steps of a small network.
+    For networks that hold nothing else. A deep copy would also copy the many empty tables of every module, which takes
+    as long as a few steps of a small network.
     """
     twin = copy.copy(module)
     contents = {
         "_parameters": {
             name: p if p is None else nn.Parameter(torch.empty_like(p)) for name, p in module._parameters.items()
         },
+        "_buffers": {name: b if b is None else b.clone() for name, b in module._buffers.items()},
         "_modules": {name: _twin(child) for name, child in module.named_children()},
     }
     twin.__dict__.update(contents)

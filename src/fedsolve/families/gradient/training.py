@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.data.samples import Samples
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, ParameterError
 from fedsolve.families.gradient import zoo
 from fedsolve.families.gradient.hooks import Hook
 from fedsolve.families.gradient.networks import (
@@ -36,6 +36,7 @@ from fedsolve.method import Site
 # Behind networks, which says how to install torch where it is missing.
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # features and scores of inputs
 Value = Callable[[], Tensor]  # the loss at the parameters as they are
@@ -109,14 +110,16 @@ def train(
 
     `loss` of a batch is minimised, its misfit unless given; `beside` are arrays with one row per sample, of which a
     batch has its samples' rows; `extra` are arrays that are trained with the network, behind its parameters, and are
-    returned below "extra/". `hook` may change the gradients of a step; `frozen` tensors stay. `estimate` finds
-    gradients without backpropagation. Each batch is used for `repeat` steps; then `after` is given the parameters.
+    returned below "extra/". `hook` may change the gradients of a step; `frozen` tensors stay, and norms whose running
+    statistics do go by them. `estimate` finds gradients without backpropagation. Each batch is used for `repeat` steps;
+    then `after` is given the parameters.
     """
     task, samples, rng = site.task, trained_on(site.train, site.task), site.rng
     check_inputs(samples)
     with one_thread(), seeded(rng):
         module = rebuild(settings.model, start, sample_shape(task.shape), task.outputs)
         module.train(len(samples) > 1)  # a single sample has no statistics: those of the start are used
+        _hold_norms(module, frozen, settings.batch)
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(estimate is None and name not in frozen)
@@ -150,6 +153,20 @@ def train(
     if not (np.isfinite(mean) and all(finite(array) for array in trained.values())):
         raise DataError(f"training diverged: the loss is {mean:.3g}; lower lr={settings.lr}, or scale the inputs")
     return trained, mean
+
+
+def _hold_norms(module: nn.Module, frozen: frozenset[str], batch: int) -> None:
+    """Let batch norms whose running statistics are frozen do as at prediction; refuse others on batches of one."""
+    for name, part in module.named_modules():
+        if not (isinstance(part, BatchNorm) and part.training):
+            continue
+        if f"{name}.running_mean" in frozen:
+            part.eval()
+        elif batch == 1:
+            raise ParameterError(
+                "parameter 'batch' must be at least 2 for a network with batch norm, which takes the mean over a "
+                "batch; got 1; or use a network without, as resnet18-gn"
+            )
 
 
 def squared_slopes(settings: Training, model: Arrays, site: Site) -> float:
