@@ -123,7 +123,7 @@ def gain_text(name: str, difference: float) -> str:
     >>> gain_text("accuracy", 2.04), gain_text("rmse", -0.012345)
     ('+2.0', '-0.0123')
     """
-    return f"{difference:+.1f}" if is_share(name) else f"{difference:+.3g}"
+    return f"{difference:+.1f}" if is_share(name) else f"{difference:+#.3g}".rstrip(".")
 
 
 def verdict(name: str, mine: float, other: float) -> int:
