@@ -113,7 +113,8 @@ def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: P
     assert lines[0] == "fedhip on digits predicts 10 classes: 20 clients, split dirichlet:0.1, seed 0"
     assert lines[1].split()[:4] == ["client", "train", "test", "accuracy"]
     rows = {line.split()[0]: line.split()[1:4] for line in lines if line.startswith("client-")}
-    assert list(rows) == names
+    assert sorted(rows) == names
+    assert list(rows) == sorted(rows, key=lambda name: found["clients"][name]["accuracy"])  # the worst first
     for name, (train, test, accuracy) in rows.items():
         client = found["clients"][name]
         assert (int(train), int(test)) == (client["train"], client["test"])

@@ -54,6 +54,15 @@ def title(name: str) -> str:
     return _NAMES.get(name, name.replace("_", " "))
 
 
+def heading(name: str) -> str:
+    """What a metric is called at the beginning of a line.
+
+    >>> heading("accuracy"), heading("rmse")
+    ('Accuracy', 'RMSE')
+    """
+    return name.upper() if name in ("rmse", "mae") else title(name)[:1].upper() + title(name)[1:]
+
+
 def label(name: str, of: str = "") -> str:
     """What stands beside an axis or above a column, with the unit.
 
