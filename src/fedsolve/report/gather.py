@@ -11,6 +11,7 @@ from typing import Any
 from fedsolve.errors import plain
 from fedsolve.metrics import words
 from fedsolve.report.runfile import Column, RunFile
+from fedsolve.report.runfile import entries as entries
 
 # Settings that decide which samples each client trains and is tested on. Runs that differ in one are never compared.
 _SPLIT = (
@@ -171,7 +172,8 @@ def sections(runs: Sequence[RunFile], metric: str = "") -> list[Section]:
     for part in parts:
         for group in groups(part, metric=metric):
             looks.setdefault(group.name, len(looks))
-    names = list(dict.fromkeys(["data", *differing]))
+    alike = len({_key({"data": split_of(part[0])["data"]}) for part in parts}) < len(parts)
+    names = list(dict.fromkeys(["data", *(differing if alike else [])]))  # names of data that differ tell enough
     found = []
     for part in parts:
         name, members = ", ".join(_words(split_of(part[0]), names, " ")), tuple(groups(part, looks, metric))
@@ -229,7 +231,7 @@ def gains(group: Group, runs: Sequence[RunFile]) -> dict[str, float]:
     return _means(differences)
 
 
-def alone(run: RunFile, runs: Sequence[RunFile], metric: str) -> dict[str, float]:
+def alone(run: RunFile, runs: Sequence[RunFile], metric: str = "") -> dict[str, float]:
     """Each client's figure when it trains alone on the same data, from the run itself or from `local` beside it."""
     inside = run.figures("alone", metric)
     if inside:

@@ -235,8 +235,8 @@ def _confusion(groups: Sequence[Group]) -> list[tuple[str, str, str]]:
     for group in groups:
         svg = answers.confusion(group)
         if svg:
-            whose = f"Of {html.escape(group.name)}, the first by that figure" if len(groups) > 1 else "Of all clients"
-            return [("Answers, class by class", f"{whose}: all test samples pooled, personal models.", svg)]
+            whose = f"of {html.escape(group.name)}" if len(groups) > 1 else "of all clients"
+            return [("Answers, class by class", f"Personal models {whose}, all test samples pooled.", svg)]
     return []
 
 

@@ -88,7 +88,7 @@ def clients(groups: Sequence[Group], constant: float | None = None) -> str:
             if row.means:
                 means = [words.scaled(metric, value) for value in row.means]
                 middle = statistics.fmean(means)
-                spread = [[middle - min(means)], [max(means) - middle]]
+                spread = [[max(0.0, middle - min(means))], [max(0.0, max(means) - middle)]]  # rounding may go below
                 axes.errorbar(middle, place, xerr=spread, fmt="|", ms=20, mew=2.4, color=INK, capsize=3, elinewidth=1.4)
         if constant is not None and near(constant, rows):
             _mark(axes, words.scaled(metric, constant), "constant answer")

@@ -12,7 +12,7 @@ def whole(name: str, heads: Sequence[str], lines: Sequence[str], last: str = "")
     """A table of these lines whose columns are sorted by a click on their heads; `last` is one that is not."""
     row = last
     for head in reversed(heads):
-        kind = " class=text" if head == "data" else ""
+        kind = " class=text" if head in ("data", "metric") else ""
         row = f'<th{kind}><button class="sort">{html.escape(head)}</button></th>{row}'
     return f'<table id="{name}"><thead><tr>{row}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
