@@ -223,6 +223,20 @@ def test_sentences_need_figures(result: fs.Result) -> None:
     assert below_constant(bare) == imbalance(bare) == ""
 
 
+def test_another_metric_is_shown_of_the_same_runs(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="compare needs it for its page")
+    words = ("compare", "--methods", "afl", "--clients", "3", "--out", "cmp")
+    assert "most accurate" in (command(*words), (tmp_path / "cmp" / "report.html").read_text())[1]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    done = command(*words, "--metric", "brier")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+    mean = figures(tmp_path / "cmp" / "afl-0")["metrics"]["brier"]["mean"]
+    assert f"Brier score mean {mean:#.4g}" in done.out
+    assert "has the least Brier score" in (tmp_path / "cmp" / "report.html").read_text()
+    assert command("report", "cmp", "--metric", "macro_f1", "--out", "f1.html").code == 0
+    assert "has the greatest macro F1" in (tmp_path / "f1.html").read_text()
+
+
 # --- notebooks and data frames ---
 
 
