@@ -55,10 +55,11 @@ def predict_command(
         ),
     ] = None,
 ) -> None:
-    """Predict with a saved model: the class of each sample, and the accuracy where the file has labels.
+    """Predict with a saved model: the class or the numbers of each sample, and how good if the file has labels.
 
     Nothing that the model's file names is opened or imported: what it needs beside itself is named here.
     """
+    from fedsolve.metrics import MAIN, words
     from fedsolve.study.experiment import class_of
     from fedsolve.study.predict import check_destination, predict_file, write_predictions
 
@@ -75,5 +76,7 @@ def predict_command(
     else:
         for row, name in enumerate(predictions.names):
             typer.echo(f"{predictions.files[row]}: {name}" if predictions.files else name)
-    if predictions.accuracy is not None:
-        typer.echo(f"accuracy {predictions.accuracy:.4f} on {len(predictions.labels)} samples", err=out is None)
+    for metric in [name for name in MAIN.values() if name in predictions.figures]:
+        figure = predictions.figures[metric]
+        shown = f"{figure:.4f}" if words.is_share(metric) else words.number(metric, figure)
+        typer.echo(f"{words.title(metric)} {shown} on {len(predictions.labels)} samples", err=out is None)

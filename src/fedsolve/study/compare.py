@@ -251,6 +251,7 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
         return None
     method = method_of(settings)
     expected = {**asdict(settings), "set": parameters.values(method), "rounds": method.rounds}
+    del expected["metric"]  # what is shown changes nothing of what was run
     stored = result.get("settings", {})
     # None stands for a number that the run found out, but for `limit`, where it stands for all samples.
     same = all(stored.get(name) == value for name, value in expected.items() if value is not None or name == "limit")

@@ -21,10 +21,11 @@ from fedsolve import methods, parameters
 from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
-from fedsolve.data.task import Task
+from fedsolve.data.task import Numbers, Task
 from fedsolve.errors import ParameterError, PrecisionWarning, unknown
 from fedsolve.features import fitting, maps
 from fedsolve.method import Method
+from fedsolve.metrics.words import check as check_metric
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -118,21 +119,28 @@ class Prepared:
 
 def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
     """Data, features and split of an experiment."""
+    if settings.metric is not None:
+        check_metric(settings.metric)  # before data are read; whether the target has it, they show
     table, seconds = _mapped(settings, progress)
     federation = split_of(settings, table)
-    about = {"moved": federation.moved, "skipped": list(table.skipped), "split": _class_counts(federation)}
+    if settings.metric is not None:
+        check_metric(settings.metric, federation.task.target.kind)
+    about = {"moved": federation.moved, "skipped": list(table.skipped), **_labels(federation)}
     return Prepared(federation, seconds, about)
 
 
-def _class_counts(federation: Federation) -> dict[str, list[int]]:
-    """Samples of each class at each client; nothing where that would be a large file of its own."""
-    classes = federation.task.classes
-    if classes * len(federation.clients) > LARGEST_SPLIT:
+def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:
+    """How labels are split: samples of each class at each client, or means of numbers.
+
+    Nothing where that would be a large file of its own.
+    """
+    labels = {name: np.concatenate([c.train.labels, c.test.labels]) for name, c in federation.clients.items()}
+    count = federation.task.target.count
+    if count * len(labels) > LARGEST_SPLIT:
         return {}
-    return {
-        name: np.bincount(np.concatenate([c.train.labels, c.test.labels]), minlength=classes).tolist()
-        for name, c in federation.clients.items()
-    }
+    if federation.task.target.kind == Numbers.kind:
+        return {"means": {name: rows.mean(axis=0).tolist() for name, rows in labels.items() if len(rows)}}
+    return {"split": {name: np.bincount(each, minlength=count).tolist() for name, each in labels.items()}}
 
 
 def execute(

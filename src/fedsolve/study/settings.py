@@ -80,7 +80,7 @@ def _setting(default: Any, kind: Kind, help: str, metavar: str | None = None, *,
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the outcome of a run. Texts are as on the command line.
+    """Everything that decides the outcome of a run, and what of it is shown. Texts are as on the command line.
 
     >>> Settings(clients=5).partition
     'dirichlet:0.1'
@@ -146,6 +146,13 @@ class Settings:
         negative=True,
     )
     eval_every: int = _setting(1, WHOLE, "Evaluate every N rounds, and after the last. Default: 1.", "N")
+    metric: str | None = _setting(
+        None,
+        TEXT,
+        "The figure that is shown: accuracy (the default for classes), balanced_accuracy, log_loss, brier, macro_f1, "
+        "auc; rmse (the default for numbers), mae, r2. All are in result.json.",
+        "NAME",
+    )
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Settings:
