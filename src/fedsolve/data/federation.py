@@ -18,6 +18,7 @@ from fedsolve.data.task import Classes, Task
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief
 from fedsolve.features import fitting, standard
 from fedsolve.features.cache import extract
+from fedsolve.features.cells import Cells
 from fedsolve.features.maps import FeatureMap, Identity
 from fedsolve.progress import Progress
 
@@ -32,6 +33,7 @@ class Client:
     name: str
     train: Samples
     test: Samples
+    persons: int | None = None  # behind its training samples, where the table says whose rows they are
 
     def __repr__(self) -> str:
         return f"Client({reprlib.repr(self.name)}, {len(self.train)} train, {len(self.test)} test)"
@@ -120,7 +122,7 @@ class Federation:
                 done[id(samples)] = read_only(rows, samples.labels)
             return done[id(samples)]
 
-        clients = {name: Client(name, mapped(c.train), mapped(c.test)) for name, c in self.clients.items()}
+        clients = {n: replace(c, train=mapped(c.train), test=mapped(c.test)) for n, c in self.clients.items()}
         return replace(self, task=task, clients=MappingProxyType(clients))
 
     def fitted(self, features: str, progress: Progress | None = None) -> Federation:
@@ -155,12 +157,20 @@ def federation_of(task: Task, clients: dict[str, Client], name: str, moved: int 
         digest.update(client.name.encode())
         for samples in (client.train, client.test):
             if id(samples) not in shared:
-                content = hashlib.sha256(f"{samples.inputs.dtype} {samples.inputs.shape}".encode())
-                content.update(np.ascontiguousarray(samples.inputs).data)
+                content = _content(samples.inputs)
                 content.update(np.ascontiguousarray(samples.labels).data)
                 shared[id(samples)] = content.digest()
             digest.update(shared[id(samples)])
     return Federation(task, MappingProxyType(clients), name, digest.hexdigest()[:16], moved)
+
+
+def _content(inputs: Array | Cells) -> hashlib._Hash:
+    """The digest of inputs, to be gone on with."""
+    if isinstance(inputs, Cells):
+        return hashlib.sha256(inputs.digest())
+    content = hashlib.sha256(f"{inputs.dtype} {inputs.shape}".encode())
+    content.update(np.ascontiguousarray(inputs).data)
+    return content
 
 
 def client_names(count: int) -> list[str]:
