@@ -15,7 +15,7 @@ from typing import TextIO
 from fedsolve.errors import DataError, ParameterError, plain
 
 SEPARATORS = (",", ";", "\t")
-SAMPLE = 2**16  # characters that are looked at
+SAMPLE = 2**15  # characters that are looked at
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*(?:[eE][-+]?\d+\s*)?")
 _POINT = re.compile(r"\s*[-+]?\d*\.\d+\s*(?:[eE][-+]?\d+\s*)?")

@@ -118,16 +118,19 @@ class Words:
         self._rows += len(cells)
         if self.endless:
             return
+        self._blocks.append(self.coded(cells))
+        if not self._all and len(self.texts) > MANY_TEXTS and 2 * len(self.texts) > self._rows:
+            self.endless = True
+
+    def coded(self, cells: Sequence[str]) -> NDArray[np.int32]:
+        """The places of cells among the texts that differ; new ones are added to these."""
         try:
-            codes = np.fromiter(map(self._places.__getitem__, cells), np.int32, len(cells))
+            return np.fromiter(map(self._places.__getitem__, cells), np.int32, len(cells))
         except KeyError:
             for cell in cells:
                 if cell not in self._places:
                     self._places[cell] = self._place(clean(cell))
-            codes = np.fromiter(map(self._places.__getitem__, cells), np.int32, len(cells))
-        self._blocks.append(codes)
-        if not self._all and len(self.texts) > MANY_TEXTS and 2 * len(self.texts) > self._rows:
-            self.endless = True
+        return np.fromiter(map(self._places.__getitem__, cells), np.int32, len(cells))
 
     def _place(self, text: str) -> int:
         if not text:

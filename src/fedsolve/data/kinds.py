@@ -15,7 +15,9 @@ from fedsolve.errors import plain
 from fedsolve.features.cells import Column, Texts
 
 MANY_LEVELS = 100  # from which on texts that hardly repeat are names or notes, not levels
-_ISO = re.compile(r"(\d{4})[-/](\d{1,2})[-/](\d{1,2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+_ISO = re.compile(
+    r"(\d{4})[-/](\d{1,2})[-/](\d{1,2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+)
 _TURNED = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?: (\d{2}):(\d{2})(?::(\d{2}))?)?")
 _BOOLEANS = {"true", "false"}
 _DATES = 0.9  # share of the texts from which on they are dates

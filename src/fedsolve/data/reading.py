@@ -6,12 +6,13 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief, plain
 
 AUTO, NUMBERS, TEXTS, CLASSES = "auto", "numbers", "texts", "classes"
 DAYS = "days"
+COLUMNS = "columns"  # the feature map that takes a table as it is
 LONGEST_TEXT = 200  # characters of a name, a label, a client
 MOST_FAULTS = 20  # that one message names
 _LABELS = ("y", "label")
@@ -35,7 +36,34 @@ class Reading:
     columns: str = AUTO
     date_as: str = ""
     encoding: str = ""
+    varied: bool = False  # whether labels must differ, or may be those of a site that has one class
     kinds: Mapping[str, str] = field(default_factory=dict)  # of a model's columns: "numbers" or "texts"
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> Reading:
+        """From texts under the names of the fields, as a site's settings have them; what is missing is as by default.
+
+        >>> Reading.of({"label": "disease", "drop": "id, name"}).drop
+        ('id', 'name')
+        """
+        texts = {name: str(value).strip() for name, value in config.items()}
+        return cls(
+            label=names_in(texts.get("label", "")),
+            drop=names_in(texts.get("drop", "")),
+            person=texts.get("person", ""),
+            task=texts.get("task") or AUTO,
+            date_as=texts.get("date_as", ""),
+            encoding=texts.get("encoding", ""),
+        )
+
+    def for_features(self, features: str) -> Reading:
+        """The same, for data of which these features are made: cells as they are for `columns`, else numbers.
+
+        >>> Reading().for_features("columns+random:64").columns, Reading().for_features("").columns
+        ('auto', 'numbers')
+        """
+        first = features.partition("+")[0].partition(":")[0]
+        return replace(self, columns=AUTO if first == COLUMNS else NUMBERS)
 
     def __post_init__(self) -> None:
         for name, known in (("task", (AUTO, CLASSES, NUMBERS)), ("columns", (AUTO, NUMBERS)), ("date_as", ("", DAYS))):
@@ -96,7 +124,7 @@ def _line(fault: Fault, places: Mapping[int, str]) -> str:
         return f"{fault.words} {fault.rest}".strip()
     got, _, way_out = fault.rest.partition("; ")
     tail = f"; {way_out}" if way_out else ""
-    return f"{fault.words} {got} in {places[fault.row]}{tail}"
+    return f"{' '.join(filter(None, (fault.words, got)))} in {places[fault.row]}{tail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +152,11 @@ def roles(names: Sequence[str], reading: Reading, faults: list[Fault], *, wanted
     present = set(names)
     label = _label(names, reading, faults, wanted)
     client = reading.client or (_CLIENT if _CLIENT in present and not reading.kinds else "")
-    for name, option in ((reading.client, "--client"), (reading.person, "--person"), *((n, "--drop") for n in reading.drop)):
+    for name, option in (
+        (reading.client, "--client"),
+        (reading.person, "--person"),
+        *((n, "--drop") for n in reading.drop),
+    ):
         if name and name not in present:
             faults.append(Fault(f"there is no column {name!r} ({option}); {near(name, names)}"))
     special = Counter([*label, *reading.drop, *filter(None, {client, reading.person})])

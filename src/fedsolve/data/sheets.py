@@ -60,6 +60,7 @@ class Content:
     inputs: Cells | Array
     names: tuple[str, ...]  # of the columns of inputs
     labels: Array | None  # (n,), or (n, d) where several were asked for
+    label: tuple[str, ...]  # the names of their columns
     client: Array | None
     person: Array | None
     others: Mapping[str, list[str]]  # what goes through as it is
@@ -68,8 +69,8 @@ class Content:
         return f"Content({len(self.inputs)} rows, {len(self.names)} columns)"
 
 
-Check = Callable[[Array], object]
-"""Looks at labels and raises a DataError where they cannot be what they should."""
+Check = Callable[[Array, Sequence[str]], object]
+"""Looks at labels, and at what they are called, and raises a DataError where they cannot be what they should."""
 
 
 def content(sheet: Sheet, reading: Reading, check: Check | None = None) -> Content:
@@ -89,7 +90,7 @@ def content(sheet: Sheet, reading: Reading, check: Check | None = None) -> Conte
     inputs: Cells | Array = Cells(names, columns)
     if whole:
         inputs = np.column_stack([np.asarray(column) for column in columns])
-    return Content(inputs, names, labels, found["client"], found["person"], sheet.others)
+    return Content(inputs, names, labels, sheet.roles.label, found["client"], found["person"], sheet.others)
 
 
 def _as_numbers(name: str, told: Told) -> Iterable[Fault]:
@@ -104,11 +105,13 @@ def _as_numbers(name: str, told: Told) -> Iterable[Fault]:
             yield Fault(f"column {name!r} must hold numbers; got", row, f"{cell[:40]!r}; {way_out}")
     else:
         for row in np.flatnonzero(np.isnan(told.column))[:1].tolist():
-            yield Fault(f"column {name!r} must hold a number in every row; it is empty", row, "; fill it, or use --columns auto")
+            yield Fault(
+                f"column {name!r} must hold a number in every row; it is empty", row, "; fill it, or use --columns auto"
+            )
 
 
 def _empty_rows(values: Array) -> Array:
-    return np.flatnonzero(values == "") if values.dtype.kind == "U" else np.flatnonzero(~np.isfinite(values))
+    return np.flatnonzero(values == "" if values.dtype.kind in "UO" else ~np.isfinite(values))
 
 
 def _labels(sheet: Sheet, faults: list[Fault], check: Check | None) -> Array | None:
@@ -129,13 +132,12 @@ def _labels(sheet: Sheet, faults: list[Fault], check: Check | None) -> Array | N
             faults.append(Fault(f"several labels must all be numbers; {texts[0]!r} holds texts"))
             return None
     labels = found[0] if len(found) == 1 else np.column_stack([values.astype(np.float64) for values in found])
-    if check is not None:
-        filled = labels if len(faults) == before else labels[: 0 if len(found) > 1 else None]
-        if len(found) == 1 and len(faults) > before:
-            filled = np.delete(labels, _empty_rows(labels))
+    filled = (
+        np.delete(labels, _empty_rows(labels), axis=0) if labels.ndim == 1 else labels[: 0 if faults[before:] else None]
+    )
+    if check is not None and len(filled) and labels.dtype.kind != "O":
         try:
-            if len(filled):
-                check(filled)
+            check(filled, names)
         except DataError as error:
             faults.append(Fault(str(error)))
     return labels
@@ -154,7 +156,9 @@ def _owner(sheet: Sheet, name: str, what: str, faults: list[Fault]) -> Array | N
     if values.dtype.kind == "f":
         odd = np.flatnonzero(values != np.floor(values))
         if len(odd):
-            faults.append(Fault(f"the {what} {name!r} must be a name or a whole number; got", int(odd[0]), f"{values[odd[0]]}"))
+            faults.append(
+                Fault(f"the {what} {name!r} must be a name or a whole number; got", int(odd[0]), f"{values[odd[0]]}")
+            )
             return None
         values = values.astype(np.int64)
     return values
@@ -184,6 +188,8 @@ def read_csv(path: Path, reading: Reading, spelled: Callable[[Sequence[str]], Ar
         dialect = dialects.found(file.read(SAMPLE))
     with dialects.opened(path, reading.encoding) as file:
         names = header(next(csv.reader(file, delimiter=dialect.separator), []))
+    if not names:
+        raise DataError(f"{path} is empty; wanted a line with the names of its columns, and a line for each sample")
     faults: list[Fault] = []
     for name in names:
         if name not in reading.drop and name.startswith(UNNAMED) and name.removeprefix(UNNAMED).isdecimal():
@@ -194,7 +200,7 @@ def read_csv(path: Path, reading: Reading, spelled: Callable[[Sequence[str]], Ar
     gather = partial(_gather, path, dialect, reading.encoding, names)
     texts = {name: Words(endless=True) for name in parts.text_columns() if name in names}
     found: dict[str, Unknown | Numbers | Words] = {
-        name: _gatherer(reading.kinds.get(name, NUMBERS if reading.columns == NUMBERS else ""), dialect)
+        name: _gatherer(reading.kinds.get(name, NUMBERS if reading.columns == NUMBERS else ""), dialect, reading)
         for name in parts.features
     }
     rows, ragged = gather({**texts, **found})
@@ -208,15 +214,11 @@ def read_csv(path: Path, reading: Reading, spelled: Callable[[Sequence[str]], Ar
         gather(again)
     faults += ragged
     told = {name: _told(name, again.get(name, each), reading, dialect) for name, each in settled.items()}
-    special, others = dict[str, Array](), dict[str, list[str]]()
-    for name, words in texts.items():
-        column = words.column()
-        if name in parts.others:
-            others[name] = texts_of(column).tolist()
-        elif name in parts.label:
-            special[name] = _spelled(column, spelled, dialect.comma)
-        else:
-            special[name] = texts_of(column)
+    special = dict[str, Array]()
+    for name in texts.keys() - set(parts.others):
+        column = texts[name].column()
+        special[name] = _spelled(column, spelled, dialect.comma) if name in parts.label else texts_of(column)
+    others = {name: texts_of(texts[name].column()).tolist() for name in parts.others}
     where = partial(_lines, path, dialect, reading.encoding, len(names))
     return Sheet(str(path), parts, rows, told, special, others, faults, where)
 
@@ -233,8 +235,10 @@ def header(cells: Sequence[str]) -> list[str]:
     return [name.strip() or f"{UNNAMED}{place}" for place, name in enumerate(cells, start=1)]
 
 
-def _gatherer(kind: str, dialect: Dialect) -> Unknown | Numbers | Words:
-    return Numbers(dialect.comma) if kind == NUMBERS else Words(endless=True) if kind == TEXTS else Unknown(dialect.comma)
+def _gatherer(kind: str, dialect: Dialect, reading: Reading) -> Unknown | Numbers | Words:
+    if kind == TEXTS:
+        return Words(endless=True)
+    return Numbers(dialect.comma) if kind == NUMBERS and not reading.date_as else Unknown(dialect.comma)
 
 
 def _told(name: str, found: Numbers | Words, reading: Reading, dialect: Dialect) -> Told:
@@ -271,7 +275,7 @@ def _gather(
         reader = csv.reader(file, delimiter=dialect.separator)
         next(reader, None)
         while block := list(islice(reader, BLOCK)):
-            if any(len(row) != width for row in block):
+            if set(map(len, block)) != {width}:
                 ragged += [len(row) for row in block if row and len(row) != width]
                 block = [row for row in block if len(row) == width]
             if block:

@@ -20,7 +20,9 @@ import numpy as np
 
 from fedsolve import disk
 from fedsolve.data import catalog
+from fedsolve.data.reading import Reading
 from fedsolve.data.table import Table
+from fedsolve.data.target import target_words
 from fedsolve.deploy import certificates
 from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
@@ -60,7 +62,10 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
 
     @cache
     def table() -> Table:
-        return catalog.load(str(folder / settings["DATA"]))
+        reading = Reading.of({name.lower(): value for name, value in settings.items()})
+        return catalog.load(
+            str(folder / settings["DATA"]), reading=reading.for_features(features or settings.get("FEATURES", ""))
+        )
 
     looks: list[tuple[str, Callable[[], str]]] = [
         ("version", lambda: _check_version(settings.get("VERSION", VERSION))),
@@ -183,7 +188,7 @@ def _check_port(port: int) -> str:
 
 
 def _check_data(table: Table) -> str:
-    classes = f"{table.classes} classes" + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
+    classes = target_words(table.target) + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
     shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
     return f"{len(table.labels)} samples of {shape}, {classes}"
 

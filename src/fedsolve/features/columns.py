@@ -190,7 +190,7 @@ class Columns:
 
     def __call__(self, inputs: Array | Cells) -> Float:
         """The rows as numbers. Rows in an array have the columns in order, and NaN in empty cells."""
-        cells = inputs if isinstance(inputs, Cells) else self._named(inputs)
+        cells = inputs if isinstance(inputs, Cells) else self.named(inputs)
         if cells.names != self.raw:
             cells = cells.by_name(self.raw, "the table")
         rows = np.zeros((len(cells), len(self.names)))
@@ -207,7 +207,8 @@ class Columns:
             start, end = end, end + len(part.names)
             yield slice(start, end)
 
-    def _named(self, inputs: Array) -> Cells:
+    def named(self, inputs: Array) -> Cells:
+        """Rows of numbers with the columns in order, as cells with names; refused where columns hold texts."""
         self.shape(inputs.shape[1:])
         texts = [part.name for part in self.parts if isinstance(part, Levels) and part.names]
         if texts:

@@ -179,7 +179,7 @@ def fitted(names: Sequence[str], total: Arrays, squares: Arrays, cell: int) -> C
     both = [name for name, kind in zip(names, kinds, strict=True) if kind == NUMBERS | TEXTS]
     if both:
         raise DataError(
-            f"column {both[0]!r} holds numbers at some clients and texts at others; write it alike everywhere, or drop it"
+            f"column {both[0]!r} holds numbers at some clients and texts at others; write it alike at all, or drop it"
         )
     deviation = np.sqrt(exact.totals(squares["squares"]) / np.maximum(counts, 1))
     # A mean of equal numbers may be off by its last bit, and then they have a deviation.
