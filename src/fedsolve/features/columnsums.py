@@ -190,6 +190,8 @@ def fitted(names: Sequence[str], total: Arrays, squares: Arrays, cell: int) -> C
     parts: list[Part] = []
     for place, name in enumerate(names):
         if kinds[place] == TEXTS:
+            if unseen := rows - sum(levels[place].values()):  # clients whose cells are all empty do not know the kind
+                levels[place][EMPTY] = levels[place].get(EMPTY, 0) + unseen
             parts.append(Levels(name, reference(levels[place], cell)))
         else:
             holes = 0 < counts[place] < rows
