@@ -206,7 +206,8 @@ def test_numbers_and_texts_of_one_name_are_refused_by_it() -> None:
     "text",
     ["columns:", "columns:age", "columns:age:1", "columns:age:1.0/-1.0", "columns:age:nan/1.0", "columns:age:1.0/2.0/x",
      "columns:age:1/2", "columns:age:1.0/2.0,age:1.0/2.0", "columns:age:1.0/0.0", "columns:sex=a", "columns:sex=a|a",
-     "columns:sex=a|", "columns:sex=a||b", "columns:sex=%ff|a", "columns:sex=%41|b", "columns:=a|b", "unit+columns:a=b|c=",
+     "columns:sex=a|", "columns:sex=a||b", "columns:sex=%ff|a", "columns:sex=%41|b", "columns:=a|b",
+     "unit+columns:a=b|",
      "columns:sex=" + "|".join(map(str, range(200))), "columns:" + "x" * 300 + ":1.0/2.0"],
 )  # fmt: skip
 def test_what_is_no_map_is_refused(text: str) -> None:

@@ -151,16 +151,16 @@ class Columns:
         """The map in the text behind `columns:`, which must be as such a map is written."""
         try:
             found = cls(tuple(map(_part, argument.split(",", WIDEST))))
+            if str(found) == f"{NAME}:{argument}":
+                return found
         except ParameterError:
             raise
         except ValueError:
-            found = None
-        if found is None or str(found) != f"{NAME}:{argument}":
-            raise ParameterError(
-                f"{NAME} is written {NAME}:NAME:MEAN/DEVIATION,NAME=LEVEL|LEVEL,... as a model of a run has it; got "
-                f"{plain(argument, 80)!r}"
-            )
-        return found
+            pass
+        raise ParameterError(
+            f"{NAME} is written {NAME}:NAME:MEAN/DEVIATION,NAME=LEVEL|LEVEL,... as a model of a run has it; got "
+            f"{plain(argument, 80)!r}"
+        )
 
     @cached_property
     def raw(self) -> tuple[str, ...]:
