@@ -25,6 +25,7 @@ from . import (
     personal,
     recursion,
     scale,
+    tables,
 )
 
 SPEED = {
@@ -36,6 +37,7 @@ SPEED = {
     "layers": layers.measure,
     "blocks": blocks.measure,
     "ledger": ledger.measure,
+    "tables": tables.measure,
 }
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
