@@ -43,7 +43,7 @@ def opened(path: Path, encoding: str = "") -> Iterator[TextIO]:
             raise ParameterError(
                 f"unknown encoding {plain(encoding, 40)!r}; name one that Python knows, as in --encoding latin-1"
             ) from None
-    name = encoding or _marked(path)
+    name = encoding or marked(path)
     try:
         with path.open(newline="", encoding=name) as file:
             yield file
@@ -53,7 +53,8 @@ def opened(path: Path, encoding: str = "") -> Iterator[TextIO]:
         raise DataError(f"{path} is not a CSV file ({plain(str(error))})") from error
 
 
-def _marked(path: Path) -> str:
+def marked(path: Path) -> str:
+    """The encoding that the first bytes of a file say; UTF-8 where they say nothing."""
     with path.open("rb") as file:
         start = file.read(3)
     return next((name for mark, name in _MARKS if start.startswith(mark)), "utf-8")

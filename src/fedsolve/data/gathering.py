@@ -59,8 +59,12 @@ class Numbers:
         if not np.isfinite(block).all() and self.infinite is None and np.isinf(block).any():
             row = int(np.flatnonzero(np.isinf(block))[0])
             self.infinite = (self._rows + row, cells[row])
+        self.add_values(block)
+
+    def add_values(self, block: Float) -> None:
+        """Take in the numbers of further rows."""
         self._blocks.append(block)
-        self._rows += len(cells)
+        self._rows += len(block)
 
     def _converted(self, cells: Sequence[str]) -> Float:
         joined = "".join(cells)  # `float` alone also takes 1_000 and digits of other scripts
@@ -115,10 +119,14 @@ class Words:
 
     def add(self, cells: Sequence[str]) -> None:
         """Take in the cells of further rows."""
-        self._rows += len(cells)
+        self.add_coded(np.empty(len(cells), dtype=np.int32) if self.endless else self.coded(cells))
+
+    def add_coded(self, codes: NDArray[np.int32]) -> None:
+        """Take in further rows by the places of their cells among the texts that differ."""
+        self._rows += len(codes)
         if self.endless:
             return
-        self._blocks.append(self.coded(cells))
+        self._blocks.append(codes)
         if not self._all and len(self.texts) > MANY_TEXTS and 2 * len(self.texts) > self._rows:
             self.endless = True
 
@@ -166,6 +174,12 @@ class Unknown:
             if self._empty:
                 self.found.add([""] * self._empty)
         self.found.add(cells)
+
+    def as_numbers(self) -> Numbers:
+        """The numbers that somebody knows it to be."""
+        if not isinstance(self.found, Numbers):
+            self.found = Numbers(self._comma)
+        return self.found
 
     def result(self) -> Numbers | Words:
         """What it is; where every cell is empty, numbers."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedsolve.arrays import Array
 from fedsolve.data import dialect as dialects
-from fedsolve.data import kinds
+from fedsolve.data import kinds, quick
 from fedsolve.data.dialect import SAMPLE, Dialect
 from fedsolve.data.gathering import Numbers, Unknown, Words
 from fedsolve.data.kinds import Told
@@ -198,12 +198,23 @@ def read_csv(path: Path, reading: Reading, spelled: Callable[[Sequence[str]], Ar
     if len(set(names)) != len(names):
         refuse(str(path), faults)
     gather = partial(_gather, path, dialect, reading.encoding, names)
-    texts = {name: Words(endless=True) for name in parts.text_columns() if name in names}
-    found: dict[str, Unknown | Numbers | Words] = {
-        name: _gatherer(reading.kinds.get(name, NUMBERS if reading.columns == NUMBERS else ""), dialect, reading)
-        for name in parts.features
-    }
-    rows, ragged = gather({**texts, **found})
+
+    def start() -> tuple[dict[str, Words], dict[str, Unknown | Numbers | Words]]:
+        usual = NUMBERS if reading.columns == NUMBERS else ""
+        texts = {name: Words(endless=True) for name in parts.text_columns() if name in names}
+        return texts, {n: _gatherer(reading.kinds.get(n, usual), dialect, reading) for n in parts.features}
+
+    ragged: list[Fault] = []
+    count = None
+    if quick.readable(path, reading.encoding):
+        for numeric in (quick.begins_with_numbers(path, dialect, names), set[str]()):
+            texts, found = start()
+            count = quick.gather(path, dialect, names, {**texts, **found}, numeric)
+            if count is not None:
+                break
+    if count is None:
+        texts, found = start()
+        count, ragged = gather({**texts, **found})
     settled = {name: each.result() if isinstance(each, Unknown) else each for name, each in found.items()}
     again = {
         name: Words()
@@ -220,7 +231,7 @@ def read_csv(path: Path, reading: Reading, spelled: Callable[[Sequence[str]], Ar
         special[name] = _spelled(column, spelled, dialect.comma) if name in parts.label else texts_of(column)
     others = {name: texts_of(texts[name].column()).tolist() for name in parts.others}
     where = partial(_lines, path, dialect, reading.encoding, len(names))
-    return Sheet(str(path), parts, rows, told, special, others, faults, where)
+    return Sheet(str(path), parts, count, told, special, others, faults, where)
 
 
 UNNAMED = "column "

@@ -231,9 +231,11 @@ class Table:
             return None
         first = maps.parts(features)[0].partition(":")[0] if features else ""
         rest = f"+{features}" if features not in ("", str(Identity())) else ""
-        return fitting.fit(
-            features if first == columns.NAME else columns.NAME + rest, fitting.Taken(self.inputs, train)
-        )
+        # Sums are exact, so that those of any blocks of rows give the bits that those of the clients' rows give.
+        rows = np.sort(np.concatenate(train))
+        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        text = features if first == columns.NAME else columns.NAME + rest
+        return fitting.fit(text, fitting.Taken(self.inputs, blocks))
 
     def _spread(
         self,
@@ -250,9 +252,13 @@ class Table:
             """These rows as methods see them; made from cells in blocks, so that cells are not all there twice."""
             if features is None or not isinstance(self.inputs, Cells):
                 return self.inputs[rows] if isinstance(self.inputs, Cells) else np.asarray(self.inputs)[rows]
-            made = np.empty((len(rows), task.width))
+            made = np.zeros((len(rows), task.width))
             for start in range(0, len(rows), BLOCK):
-                made[start : start + BLOCK] = extract(features, self.inputs[rows[start : start + BLOCK]])
+                part, block = self.inputs[rows[start : start + BLOCK]], made[start : start + BLOCK]
+                if isinstance(features, columns.Columns):
+                    features.write(part, block)
+                else:
+                    block[:] = extract(features, part)
             return made
 
         # Rows are put in client order once; every client then is a view of one array.

@@ -194,11 +194,15 @@ class Columns:
         if cells.names != self.raw:
             cells = cells.by_name(self.raw, "the table")
         rows = np.zeros((len(cells), len(self.names)))
+        self.write(cells, rows)
+        return rows
+
+    def write(self, cells: Cells, rows: Float) -> None:
+        """The numbers of cells, whose columns are in order, into rows that hold zeros."""
         for start in range(0, len(cells), ROWS):
             block = cells[start : start + ROWS]
             for part, column, place in zip(self.parts, block.columns, self._places(), strict=True):
                 part.write(column, rows[start : start + ROWS, place])
-        return rows
 
     def _places(self) -> Iterator[slice]:
         """Where the columns of each part stand."""
