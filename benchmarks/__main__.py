@@ -27,6 +27,7 @@ from . import (
     personal,
     recursion,
     scale,
+    tables,
 )
 
 SPEED = {
@@ -38,6 +39,7 @@ SPEED = {
     "layers": layers.measure,
     "blocks": blocks.measure,
     "ledger": ledger.measure,
+    "tables": tables.measure,
 }
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only

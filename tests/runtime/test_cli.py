@@ -573,7 +573,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--data missing.npz", "missing.npz"),
         ("--data missing.csv", "missing.csv"),
         ("--data nan.npz", "nan.npz: inputs must be finite; got nan in row 3, column 1"),
-        ("--data half.npz", "half.npz: labels must be integers; got 0.5"),
+        ("--data half.npz --task classes", "half.npz: labels must be integers; got 0.5"),
         ("--data negative.npz", "negative.npz: labels must be integers from 0 on; got -1"),
         ("--data short.npz", "short.npz: 90 inputs but 50 labels"),
         ("--data text.npz", "text.npz is damaged or not an .npz file"),

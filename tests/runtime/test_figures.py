@@ -43,7 +43,7 @@ def pressures(names: tuple[str, ...] = ("pressure",), seed: int = 0) -> fs.Feder
 def executed(federation: fs.Federation, **settings: Any) -> fs.Result:
     """A run as the command line makes it, of clients that are here."""
     chosen = Settings(**{"method": "fedhip", "set": {"intercept": True}, **settings})
-    return experiment.execute(chosen, prepared=Prepared(federation, 0.0, experiment._labels(federation)))
+    return experiment.execute(chosen, prepared=Prepared(federation, 0.0, experiment._labels(federation), "by-client"))
 
 
 def errors(federation: fs.Federation, answers: dict[str, Any]) -> dict[str, np.ndarray]:

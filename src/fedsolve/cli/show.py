@@ -138,6 +138,12 @@ def _print_remarks(console: Console, result: Result) -> None:
         console.print(
             f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
         )
+    dropped = result.data.get("dropped", [])
+    if dropped:
+        more = f" and {len(dropped) - 10} more" if len(dropped) > 10 else ""
+        console.print(
+            f"the same in every row, and so left out: {', '.join(dropped[:10])}{more}", markup=False, soft_wrap=True
+        )
     print_groups(console, result)
     missing = result.history[-1].missing if result.history else ()
     if missing:
