@@ -100,7 +100,7 @@ class Method(Protocol):
 
     @property
     def rounds(self) -> int:
-        """How many times clients are asked to update."""
+        """How many times clients are asked to update, at most: a method that is `done` is not asked again."""
         return 1
 
     @property
@@ -129,6 +129,10 @@ class Method(Protocol):
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """The next state, from the folded replies of those that answered."""
         ...
+
+    def done(self, state: Arrays) -> bool:
+        """Whether another round would change nothing, so that the run ends before all `rounds` were run."""
+        return False
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """Numbers of the server's state that a reader wants to see; one called "loss" is shown with every round."""

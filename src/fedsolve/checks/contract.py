@@ -27,6 +27,7 @@ from fedsolve.checks.probes import (
     Lossy,
     NeverAsked,
     Recoded,
+    Replaced,
     Spy,
     close,
     global_generator,
@@ -34,6 +35,7 @@ from fedsolve.checks.probes import (
     sample_data,
     sample_federation,
 )
+from fedsolve.codec import decode, encode
 from fedsolve.data.federation import Client, Federation
 from fedsolve.data.samples import Samples
 from fedsolve.errors import DataError, FedsolveError, ParameterError
@@ -268,6 +270,25 @@ def training_alone_is_a_fair_baseline(method: Method) -> None:
         raise CheckError(f"training alone does not take its settings {dict(method.alone)}: {error}") from error
 
 
+def the_state_says_when_it_is_done(method: Method) -> None:
+    """`done` is true or false, and a function of the state alone; a run ends where it is true, and nowhere else."""
+    seen: list[bool] = []
+    federation = sample_federation()
+
+    def see(state: Arrays) -> bool:
+        answers = [method.done(kept) for kept in (state, state, decode(encode(state)))]
+        if not all(type(answer) is bool for answer in answers) or len(set(answers)) > 1:
+            raise CheckError(f"asked three times whether one state is done, it says {answers}; wanted the same truth")
+        seen.append(answers[0])
+        return answers[0]
+
+    result = run(Replaced(method, done=see).method(), federation, workers=1)
+    see(result.state)
+    early = result.rounds < method.rounds
+    if any(seen[: result.rounds - 1]) or (early and not seen[-1]):
+        raise CheckError(f"its run took {result.rounds} of {method.rounds} rounds, and said in turn: done {seen}")
+
+
 CHECKS: dict[str, Callable[[Method], None]] = {
     check.__name__: check
     for check in (
@@ -287,5 +308,6 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         groups_are_of_the_clients,
         figures_and_probabilities_are_numbers,
         training_alone_is_a_fair_baseline,
+        the_state_says_when_it_is_done,
     )
 }

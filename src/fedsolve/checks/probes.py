@@ -175,6 +175,17 @@ class Spy(_Wrapped):
         return result
 
 
+class Replaced(_Wrapped):
+    """A method with some of its functions replaced, by name."""
+
+    def __init__(self, method: Method, **functions: Callable[..., Any]) -> None:
+        super().__init__(method)
+        self._functions = functions
+
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._functions[name](*arguments) if name in self._functions else super()._call(name, arguments)
+
+
 class Backwards(InProcess):
     """A transport that asks the clients in reverse order."""
 
