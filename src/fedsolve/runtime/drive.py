@@ -120,8 +120,8 @@ def drive(
     `min_clients` answered does not count: the run stops. Clients are evaluated after each
     round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
     is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once. `gathering`
-    says how replies reach the server; by default it sees each of them. Without `evaluate`, clients are asked for updates
-    alone.
+    says how replies reach the server; by default it sees each of them. Without `evaluate`, clients are asked for
+    updates alone.
     """
     _serves(method, task)
     if not 0 < participation <= 1:
