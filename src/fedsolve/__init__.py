@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedsolve.data.samples import Samples as Samples
     from fedsolve.data.table import Table as Table
     from fedsolve.data.task import Classes as Classes
+    from fedsolve.data.task import Numbers as Numbers
     from fedsolve.data.task import Task as Task
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
@@ -98,7 +99,7 @@ _HOMES = {
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
-    "fedsolve.data.task": ("Classes", "Task"),
+    "fedsolve.data.task": ("Classes", "Numbers", "Task"),
     "fedsolve.errors": (
         "DataError",
         "FedsolveError",

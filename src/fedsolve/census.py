@@ -33,7 +33,7 @@ class Census:
     """What moments say of themselves: how many samples of how many classes."""
 
     samples: int
-    classes: int  # how many classes they have samples of
+    classes: int  # how many classes they have samples of; none where targets are numbers
 
 
 def examine(arrays: Arrays, *, ones: int | None = None, bound: float | None = None) -> Census:
@@ -56,6 +56,24 @@ def examine(arrays: Arrays, *, ones: int | None = None, bound: float | None = No
     if present.any():
         _explained(moments, factor, counts, present)
     return Census(moments.count, int(present.sum()))
+
+
+def examine_numbers(arrays: Arrays) -> Census:
+    """Refuse moments that no samples with numbers as targets have: features explain no more than the squares.
+
+    >>> import fedsolve as fs
+    >>> moments = fs.Moments.of([[1.0], [2.0]], np.array([[3.0], [5.0]]), squares=True)
+    >>> examine_numbers(moments.arrays())
+    Census(samples=2, classes=0)
+    """
+    named.check(arrays, "it")
+    samples(arrays)
+    moments = Moments.from_arrays(arrays)
+    squares = np.zeros(moments.targets) if moments.squares is None else moments.squares
+    explained = np.square(blas.lower_solve(moments.factor(), moments.cross)).sum(axis=0)
+    if not (squares >= 0).all() or not (explained <= (1 + EXPLAINED) * squares).all():
+        raise DataError("its features explain more of its targets than their squares: no samples have these moments")
+    return Census(moments.count, 0)
 
 
 def glance(arrays: Arrays, *, ones: int | None = None, bound: float | None = None) -> tuple[Moments, Float | None]:

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedsolve import codec, methods, parameters
 from fedsolve.arrays import Array, Arrays, check
 from fedsolve.data.frames import in_columns
 from fedsolve.data.samples import check_inputs
-from fedsolve.data.task import Classes, Task
-from fedsolve.errors import DataError, FedsolveError
+from fedsolve.data.target import Classes, target_words
+from fedsolve.data.task import Task
+from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features import maps
 from fedsolve.features.cache import extract
 from fedsolve.features.elsewhere import Elsewhere
@@ -48,12 +49,12 @@ class Model:
 
     def __repr__(self) -> str:
         return (
-            f"Model({self.method.name!r}, of {reprlib.repr(self.owner)}, {self.task.classes} classes, "
+            f"Model({self.method.name!r}, of {reprlib.repr(self.owner)}, {target_words(self.task.target)}, "
             f"inputs {self.task.inputs}, {len(self.arrays)} arrays)"
         )
 
     def scores(self, inputs: ArrayLike | Pictures, progress: Progress | None = None) -> Array:
-        """One row per sample, one column per class; the largest wins.
+        """One row per sample, one column per class, of which the largest wins; or one per number that is predicted.
 
         Pictures may be arrays or `Images` of a folder. The columns of a data frame are taken by name.
         """
@@ -67,12 +68,14 @@ class Model:
             raise DataError(f"the model of {self.owner!r} takes inputs of shape {wanted}; got {x.shape[1:]}")
         return self.method.predict(self.arrays, extract(features, x, progress, keep=False), self.task)
 
-    def predict(self, inputs: ArrayLike | Pictures) -> NDArray[np.int64]:
-        """The class number of each sample."""
-        return np.asarray(np.argmax(self.scores(inputs), axis=1), dtype=np.int64)
+    def predict(self, inputs: ArrayLike | Pictures) -> Array:
+        """The class number of each sample; or the number that is predicted for it, of several one row per sample."""
+        return self.task.target.answers(self.scores(inputs))
 
     def predict_proba(self, inputs: ArrayLike | Pictures) -> Array:
         """The probability of each class, one row per sample; how it follows from the scores, the method says."""
+        if not self.task.classes:
+            raise ParameterError("this model predicts numbers, which have no probabilities; call predict")
         return self.method.probabilities(self.arrays, self.scores(inputs))
 
     def save(self, path: str | Path) -> None:
@@ -122,8 +125,8 @@ def load_model(path: str | Path, kind: type[Method] | None = None, *, features: 
         _check_width(task, arrays)
         # The arrays fit together if they give one score per class for an input of nothing.
         blank = method.predict(arrays, np.zeros((1, *task.shape)), task)
-        if blank.shape != (1, task.classes):
-            raise DataError(f"it gives scores of shape {blank.shape[1:]} for {task.classes} classes")
+        if blank.shape != (1, task.outputs):
+            raise DataError(f"it gives scores of shape {blank.shape[1:]} for {target_words(task.target)}")
     except FedsolveError as error:
         raise DataError(f"{path} cannot be used: {error}") from error
     except (
@@ -180,6 +183,6 @@ def _task(metadata: dict[str, str], features: str) -> Task:
 def _check_width(task: Task, arrays: Arrays) -> None:
     """Refuse to try a model on a sample, or for classes, that only its text announces: its arrays are no smaller."""
     numbers = sum(array.size for array in arrays.values())
-    if not 0 <= max(math.prod(task.shape), task.classes) <= max(LARGEST_INPUT, numbers):
-        sizes = f"{math.prod(task.shape)} features and {task.classes} classes"
+    if not 0 <= max(math.prod(task.shape), task.outputs) <= max(LARGEST_INPUT, numbers):
+        sizes = f"{math.prod(task.shape)} features and {target_words(task.target)}"
         raise DataError(f"it announces {sizes}, and its arrays hold {numbers} numbers")

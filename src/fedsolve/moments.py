@@ -5,6 +5,7 @@ They form a commutative monoid, and a client can be taken out again:
     Moments.of(x1, y1) + Moments.of(x2, y2) == Moments.of(x1 and x2, y1 and y2)      up to rounding
     a + zero == a,   a + b == b + a,   (a + b) + c == a + (b + c),   (a + b) - b == a
 
+Where targets are numbers, the squares of each are summed too, so that residuals and errors follow from sums.
 Sums are float64, always. F'F is symmetric, so only one triangle is held and sent: it cannot be asymmetric.
 """
 
@@ -37,6 +38,8 @@ class Moments:
     cross: Float  # F'Y, features x targets
     samples: NDArray[np.int64]  # how many, 0-d
     space: int = 0  # identity of the feature space; sums across spaces mean nothing and are refused
+    # The diagonal of Y'Y where targets are numbers. Where they are one-hot it is None: the class counts, and no more.
+    squares: Float | None = None
 
     def __repr__(self) -> str:
         return f"Moments({self.features} features, {self.targets} targets, {self.count} samples, space {self.space})"
@@ -49,6 +52,8 @@ class Moments:
             raise DataError(
                 f"moments of {self.features} features need {size} numbers for F'F; got shape {self.triangle.shape}"
             )
+        if self.squares is not None and (self.squares.dtype != np.float64 or self.squares.shape != (self.targets,)):
+            raise DataError(f"the squares of {self.targets} targets are as many numbers; got {self.squares.shape}")
         object.__setattr__(self, "samples", np.asarray(self.samples, dtype=np.int64))
         if self.count < 0:
             raise DataError(f"moments cannot have {self.count} samples: more was taken out than was put in")
@@ -65,7 +70,7 @@ class Moments:
 
     @property
     def targets(self) -> int:
-        """The number of targets, d: the classes."""
+        """The number of targets, d: the classes, or the numbers that are predicted."""
         return int(self.cross.shape[1])
 
     @property
@@ -102,9 +107,10 @@ class Moments:
         return raised
 
     @classmethod
-    def zero(cls, features: int, targets: int, space: int = 0) -> Moments:
-        """The neutral element: no samples."""
-        return cls(np.zeros(blas.packed_size(features)), np.zeros((features, targets)), np.array(0), space)
+    def zero(cls, features: int, targets: int, space: int = 0, *, squares: bool = False) -> Moments:
+        """The neutral element: no samples; with `squares` of the targets where those are numbers."""
+        none = np.zeros(targets) if squares else None
+        return cls(np.zeros(blas.packed_size(features)), np.zeros((features, targets)), np.array(0), space, none)
 
     @classmethod
     def of(
@@ -115,11 +121,13 @@ class Moments:
         classes: int | None = None,
         intercept: bool = False,
         space: int = 0,
+        squares: bool = False,
     ) -> Moments:
         """The statistics of samples: `inputs` (n, ...), and `labels`, either n class numbers or n rows of targets.
 
         Class numbers stand for one-hot rows of width `classes`. `intercept` appends a feature that is always
-        one. Peak memory is O(m^2 + block * m), whatever the number of samples.
+        one. With `squares`, those of the targets are summed too. Peak memory is O(m^2 + block * m), whatever the
+        number of samples.
 
         >>> x, y = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), [0, 1, 1]
         >>> whole, parts = Moments.of(x, y), Moments.of(x[:1], y[:1], classes=2) + Moments.of(x[1:], y[1:])
@@ -140,7 +148,9 @@ class Moments:
             width = targets.shape[1]
         features = rows.shape[1] + intercept
         size = blas.packed_size(features)
-        parts = codec.allot((("triangle", "<f8", (size,)), ("cross", "<f8", (features, width)), ("count", "<i8", ())))
+        own = ("squares", "<f8", (width,)) if squares else ()
+        layout = (("triangle", "<f8", (size,)), ("cross", "<f8", (features, width)), ("count", "<i8", ()))
+        parts = codec.allot((*layout, own) if own else layout)
         cross: Float | None = None  # Y'F: sums of contiguous rows
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
@@ -152,9 +162,11 @@ class Moments:
             with np.errstate(over="ignore", invalid="ignore") if start else nullcontext():
                 cross = part if cross is None else cross + part
         if cross is None:
-            return cls.zero(features, width, space)
+            return cls.zero(features, width, space, squares=squares)
         parts["cross"][...] = cross.T
         parts["count"][...] = len(rows)
+        if squares:
+            parts["squares"][...] = np.einsum("ij,ij->j", *(2 * [np.asarray(targets, dtype=np.float64)]))
         moments = cls.from_arrays(parts, space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         diagonal = moments.diagonal()
@@ -201,39 +213,44 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(
-            self.triangle + other.triangle, self.cross + other.cross, self.samples + other.samples, self.space
-        )
+        squares = None if self.squares is None or other.squares is None else self.squares + other.squares
+        triangle, cross = self.triangle + other.triangle, self.cross + other.cross
+        return Moments(triangle, cross, self.samples + other.samples, self.space, squares)
 
     def __sub__(self, other: Moments) -> Moments:
         self._same_space(other)
-        return Moments(
-            self.triangle - other.triangle, self.cross - other.cross, self.samples - other.samples, self.space
-        )
+        squares = None if self.squares is None or other.squares is None else self.squares - other.squares
+        triangle, cross = self.triangle - other.triangle, self.cross - other.cross
+        return Moments(triangle, cross, self.samples - other.samples, self.space, squares)
 
     def scaled(self, weight: float) -> Moments:
         """The same samples, each weighing `weight` in the sums."""
-        return Moments(weight * self.triangle, weight * self.cross, self.samples, self.space)
+        squares = None if self.squares is None else weight * self.squares
+        return Moments(weight * self.triangle, weight * self.cross, self.samples, self.space, squares)
 
     def arrays(self) -> dict[str, Array]:
         """As named arrays that may be summed over clients. The space is checked on the way, not summed."""
-        return {"triangle": self.triangle, "cross": self.cross, "count": self.samples}
+        parts = {"triangle": self.triangle, "cross": self.cross, "count": self.samples}
+        return parts if self.squares is None else {**parts, "squares": self.squares}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, space: int = 0) -> Moments:
         """The moments that `arrays` took apart; the space is not in the arrays."""
-        return cls(arrays["triangle"], arrays["cross"], arrays["count"], space)
+        return cls(arrays["triangle"], arrays["cross"], arrays["count"], space, arrays.get("squares"))
 
     @staticmethod
     def are(arrays: Arrays) -> bool:
         """Whether arrays have the names, types and shapes of moments."""
-        if arrays.keys() != {"triangle", "cross", "count"}:
+        if arrays.keys() - {"squares"} != {"triangle", "cross", "count"}:
             return False
         triangle, cross = arrays["triangle"], arrays["cross"]
         size = blas.packed_size(len(cross)) if cross.ndim == 2 else -1
         return triangle.dtype == cross.dtype == np.float64 and triangle.shape == (size,)
 
     def _same_space(self, other: Moments) -> None:
+        apart = (self.squares is None) != (other.squares is None)
+        if apart:
+            raise DataError("moments with squares of targets do not add to moments without")
         if (self.features, self.targets, self.space) != (other.features, other.targets, other.space):
             raise DataError(
                 f"moments of different spaces do not add: {self.features} features, {self.targets} targets, "

@@ -287,10 +287,16 @@ class RidgePath:
 def cross_validated_ridge(moments: Moments, factors: Sequence[float], *, intercept: bool = False) -> float:
     """The ridge of least generalised cross-validation error, from the statistics alone: n RSS / (n - freedom)^2.
 
-    Targets must be one-hot, so that their squares sum to the number of samples. `factors` are multiples of the mean
+    Targets are one-hot, so that their squares sum to the number of samples, or numbers whose squares are summed too:
+    each is then counted in its own deviation, so that units decide nothing. `factors` are multiples of the mean
     diagonal of F'F. Of equals, the first. One Cholesky factor per candidate is faster than one set of eigenvectors.
     """
     lower, cross, squares = moments.lower(), moments.cross, float(moments.count)
+    each = moments.squares
+    if each is not None:
+        about = each - np.square(cross[-1]) / lower[-1, -1] if intercept else each
+        unit = 1.0 / np.sqrt(np.where(about > 0, about, 1.0))
+        cross, squares = cross * unit, float((each * np.square(unit)).sum())
     if intercept:
         squares -= float(np.square(cross[-1]).sum()) / lower[-1, -1]
         lower, cross, _ = _centre(lower, cross, moments.count)

@@ -85,7 +85,7 @@ def assert_same(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray])
 
 @given(samples(least=1))
 def test_figures_are_those_of_scikit_learn(data: Samples) -> None:
-    total = metrics.tally(*data)
+    total = metrics.classes.tally(*data)
     figures = metrics.figures(total)
     assert {name: figures[name] for name in figures if name != "auc"} == pytest.approx(expected(*data), abs=1e-12)
     scores, probabilities, labels = data
@@ -96,24 +96,24 @@ def test_figures_are_those_of_scikit_learn(data: Samples) -> None:
     else:
         matrix += len(labels)
     np.testing.assert_array_equal(total["confusion"], matrix)
-    np.testing.assert_array_equal(metrics.class_counts(total), np.bincount(labels, minlength=len(classes)))
-    metrics.check(total, len(classes))
+    np.testing.assert_array_equal(metrics.classes.class_counts(total), np.bincount(labels, minlength=len(classes)))
+    metrics.classes.check(total, len(classes))
 
 
 @given(samples(classes=101, least=1))
 def test_many_classes_have_the_same_figures_without_the_matrix(data: Samples) -> None:
-    total = metrics.tally(*data)
+    total = metrics.classes.tally(*data)
     assert "confusion" not in total
     figures = metrics.figures(total)
     assert {name: figures[name] for name in figures if name != "auc"} == pytest.approx(expected(*data), abs=1e-12)
-    np.testing.assert_array_equal(metrics.class_counts(total), np.bincount(data[2], minlength=101))
-    metrics.check(total, 101)
+    np.testing.assert_array_equal(metrics.classes.class_counts(total), np.bincount(data[2], minlength=101))
+    metrics.classes.check(total, 101)
 
 
 @given(samples())
 def test_the_exact_area_is_that_of_scikit_learn(data: Samples) -> None:
     _, probabilities, labels = data
-    area = metrics.exact_auc(probabilities, labels)
+    area = metrics.classes.exact_auc(probabilities, labels)
     assert area == pytest.approx(areas(probabilities, labels), abs=1e-12)
     if probabilities.shape[1] > 2 and len(set(labels)) == probabilities.shape[1]:
         assert area == pytest.approx(oracle.roc_auc_score(labels, probabilities, multi_class="ovr"), abs=1e-12)
@@ -122,8 +122,8 @@ def test_the_exact_area_is_that_of_scikit_learn(data: Samples) -> None:
 @given(samples(), samples(classes=101))
 def test_the_area_of_histograms_keeps_its_bound(few: Samples, many: Samples) -> None:
     for scores, probabilities, labels in (few, many):
-        total = metrics.tally(scores, probabilities, labels)
-        exact, bound = metrics.exact_auc(probabilities, labels), metrics.auc_bound(total)
+        total = metrics.classes.tally(scores, probabilities, labels)
+        exact, bound = metrics.classes.exact_auc(probabilities, labels), metrics.classes.auc_bound(total)
         area = metrics.figures(total).get("auc")
         assert (area is None) == (exact is None) == (bound is None)
         if area is not None and exact is not None and bound is not None:
@@ -134,11 +134,11 @@ def test_the_area_of_histograms_keeps_its_bound(few: Samples, many: Samples) -> 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0, 10.0])  # from near a guess to probabilities of 1e-15
 def test_smooth_probabilities_lose_less_than_a_thousandth(classes: int, scale: float) -> None:
     scores, probabilities, labels = smooth(classes, 4000, scale)
-    total = metrics.tally(scores, probabilities, labels)
+    total = metrics.classes.tally(scores, probabilities, labels)
     exact, area, bound = (
-        metrics.exact_auc(probabilities, labels),
+        metrics.classes.exact_auc(probabilities, labels),
         metrics.figures(total)["auc"],
-        metrics.auc_bound(total),
+        metrics.classes.auc_bound(total),
     )
     assert exact is not None and bound is not None
     assert 0.6 < exact < 0.95
@@ -149,15 +149,15 @@ def test_smooth_probabilities_lose_less_than_a_thousandth(classes: int, scale: f
 @pytest.mark.parametrize(("classes", "off"), [(101, 0.004), (200, 0.006), (1000, 0.05)])
 def test_many_classes_lose_more(classes: int, off: float) -> None:
     scores, probabilities, labels = smooth(classes, 3000, 1.0, signal=2.0)
-    exact = metrics.exact_auc(probabilities, labels)
+    exact = metrics.classes.exact_auc(probabilities, labels)
     assert exact is not None
-    assert abs(metrics.figures(metrics.tally(scores, probabilities, labels))["auc"] - exact) < off
+    assert abs(metrics.figures(metrics.classes.tally(scores, probabilities, labels))["auc"] - exact) < off
 
 
 @given(samples(classes=3), samples(classes=3), samples(classes=3))
 def test_commutative_monoid(a: Samples, b: Samples, c: Samples) -> None:
-    x, y, z = (metrics.tally(*data) for data in (a, b, c))
-    for neutral in ({}, metrics.zero(3)):
+    x, y, z = (metrics.classes.tally(*data) for data in (a, b, c))
+    for neutral in ({}, metrics.classes.zero(3)):
         assert arrays.same(metrics.add(x, neutral), x)
         assert arrays.same(metrics.add(neutral, x), x)
     assert arrays.same(metrics.add(x, y), metrics.add(y, x))
@@ -169,21 +169,21 @@ def test_commutative_monoid(a: Samples, b: Samples, c: Samples) -> None:
 def test_the_sum_is_the_tally_of_all_samples(parts: list[Samples]) -> None:
     total: dict[str, np.ndarray] = {}
     for part in parts:
-        total = metrics.add(total, metrics.tally(*part))
-    whole = metrics.tally(*joined(*parts))
+        total = metrics.add(total, metrics.classes.tally(*part))
+    whole = metrics.classes.tally(*joined(*parts))
     assert_same(total, whole)
-    metrics.check(total, parts[0][0].shape[1])
+    metrics.classes.check(total, parts[0][0].shape[1])
     assert metrics.figures(total) == pytest.approx(metrics.figures(whole), rel=1e-12, abs=1e-13)
 
 
 def test_adding_leaves_its_terms_alone() -> None:
-    x, y = metrics.tally(*smooth(3, 20, 1.0)), metrics.tally(*smooth(3, 9, 2.0))
+    x, y = metrics.classes.tally(*smooth(3, 20, 1.0)), metrics.classes.tally(*smooth(3, 9, 2.0))
     before = {name: array.copy() for name, array in x.items()}
     metrics.add(x, y)["count"] += 5
     metrics.add(x, {})["confusion"] += 5
     assert arrays.same(x, before)
     with pytest.raises(DataError, match="cannot add"):
-        metrics.add(x, metrics.tally(*smooth(4, 20, 1.0)))
+        metrics.add(x, metrics.classes.tally(*smooth(4, 20, 1.0)))
 
 
 @given(samples(classes=3, least=1), st.integers(1, 40), st.sampled_from(["f4", "f8"]), st.booleans())
@@ -191,31 +191,33 @@ def test_block_size_and_memory_layout_do_not_matter(data: Samples, block: int, d
     scores, probabilities, labels = data
     rounded = probabilities.astype(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "BLOCK", block)
-        parts = metrics.tally(scores, np.asfortranarray(rounded) if fortran else rounded, labels.astype(np.uint8))
-    assert_same(parts, metrics.tally(scores, rounded.astype(np.float64), labels))
+        patch.setattr(metrics.classes, "BLOCK", block)
+        parts = metrics.classes.tally(
+            scores, np.asfortranarray(rounded) if fortran else rounded, labels.astype(np.uint8)
+        )
+    assert_same(parts, metrics.classes.tally(scores, rounded.astype(np.float64), labels))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7, 100, 101, 1000, 5000])
 def test_bins_follow_their_edges(classes: int) -> None:
-    edges = metrics.edges(classes)
-    assert len(edges) == metrics.bins(classes) - 1
+    edges = metrics.classes.edges(classes)
+    assert len(edges) == metrics.classes.bins(classes) - 1
     assert (np.diff(edges) > 0).all()
     rng = np.random.default_rng(0)
     small = 10.0 ** rng.uniform(-18, 0, size=3000)
     column = np.concatenate([small, 1 - small, [0.0, 1.0, 0.5, 1e-300, 5e-324], edges / (1 + edges)])
     with np.errstate(divide="ignore"):
         place = np.searchsorted(edges, column / (1 - column), side="right")
-    np.testing.assert_array_equal(metrics._bin(column, metrics._cells(classes)), place)
-    assert (np.diff(metrics._bin(np.sort(column), metrics._cells(classes))) >= 0).all()
-    if metrics.bins(classes) == metrics.BINS:
+    np.testing.assert_array_equal(metrics.classes._bin(column, metrics.classes._cells(classes)), place)
+    assert (np.diff(metrics.classes._bin(np.sort(column), metrics.classes._cells(classes))) >= 0).all()
+    if metrics.classes.bins(classes) == metrics.classes.BINS:
         assert edges[0] < 1e-14 / classes
         assert edges[-1] > 1e14 / classes
 
 
 @pytest.mark.parametrize("classes", [10, 100, 101, 150, 300, 700, 1000])
 def test_a_tally_of_many_classes_stays_small(classes: int) -> None:
-    total = metrics.tally(*smooth(classes, 20, 1.0))
+    total = metrics.classes.tally(*smooth(classes, 20, 1.0))
     assert sum(array.nbytes for array in total.values()) <= 150_000
     assert len(codec.encode(total)) <= 151_000
 
@@ -223,33 +225,33 @@ def test_a_tally_of_many_classes_stays_small(classes: int) -> None:
 def test_a_tally_needs_little_memory_beside_the_samples() -> None:
     data = smooth(100, 10_000, 1.0)
     tracemalloc.start()
-    metrics.tally(*data)
+    metrics.classes.tally(*data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < data[1].nbytes / 2
 
 
 def test_no_samples_and_one_class_have_the_figures_they_can_have() -> None:
-    empty = metrics.tally(np.zeros((0, 3)), np.zeros((0, 3)), [])
-    assert arrays.same(empty, metrics.zero(3))
+    empty = metrics.classes.tally(np.zeros((0, 3)), np.zeros((0, 3)), [])
+    assert arrays.same(empty, metrics.classes.zero(3))
     assert metrics.figures(empty) == metrics.figures({}) == {}
-    assert metrics.exact_auc(np.zeros((0, 3)), []) is None
-    one = metrics.figures(metrics.tally([[0.0, 2.0]], [[0.0, 1.0]], [1]))
+    assert metrics.classes.exact_auc(np.zeros((0, 3)), []) is None
+    one = metrics.figures(metrics.classes.tally([[0.0, 2.0]], [[0.0, 1.0]], [1]))
     assert one == {"accuracy": 1, "balanced_accuracy": 1, "log_loss": 0, "brier": 0, "macro_f1": 1}
-    sure = metrics.figures(metrics.tally([[0.0, 2.0]], [[0.0, 1.0]], [0]))
+    sure = metrics.figures(metrics.classes.tally([[0.0, 2.0]], [[0.0, 1.0]], [0]))
     assert sure["log_loss"] == pytest.approx(15 * np.log(10))  # clipped, and not infinite
     assert sure["brier"] == 2
-    assert metrics.figures(metrics.tally([[7.0]], [[1.0]], [0]))["accuracy"] == 1
+    assert metrics.figures(metrics.classes.tally([[7.0]], [[1.0]], [0]))["accuracy"] == 1
 
 
 def test_two_classes_use_the_second_ones_probability() -> None:
     scores, probabilities, labels = smooth(2, 500, 1.0)
-    assert metrics.exact_auc(probabilities, labels) == oracle.roc_auc_score(labels, probabilities[:, 1])
+    assert metrics.classes.exact_auc(probabilities, labels) == oracle.roc_auc_score(labels, probabilities[:, 1])
     # Of the first class these two differ, but 1 - 1e-18 and 1 - 1e-20 are the same float.
-    assert metrics.exact_auc([[1e-18, 1.0], [1e-20, 1.0]], [0, 1]) == 0.5
-    total = metrics.tally(scores, probabilities, labels)
+    assert metrics.classes.exact_auc([[1e-18, 1.0], [1e-20, 1.0]], [0, 1]) == 0.5
+    total = metrics.classes.tally(scores, probabilities, labels)
     total["positives"][0], total["negatives"][0] = total["negatives"][0].copy(), total["positives"][0].copy()
-    assert metrics.figures(total)["auc"] == metrics.figures(metrics.tally(scores, probabilities, labels))["auc"]
+    assert metrics.figures(total)["auc"] == metrics.figures(metrics.classes.tally(scores, probabilities, labels))["auc"]
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=45))
@@ -285,10 +287,10 @@ def test_the_baseline_is_the_tally_of_a_constant_answer(counts: tuple[list[int],
     train, test = map(np.array, counts)
     train[-1] += 1
     rows = np.tile(train / train.sum(), (test.sum(), 1))
-    constant = metrics.tally(rows, rows, np.repeat(np.arange(len(test)), test))
-    baseline = metrics.baseline(train, test)
+    constant = metrics.classes.tally(rows, rows, np.repeat(np.arange(len(test)), test))
+    baseline = metrics.classes.baseline(train, test)
     assert_same(baseline, constant)
-    metrics.check(baseline, len(test))
+    metrics.classes.check(baseline, len(test))
     assert metrics.figures(baseline).get("auc", 0.5) == 0.5
     if test.sum():
         assert metrics.figures(baseline)["accuracy"] == test[train.argmax()] / test.sum()
@@ -341,50 +343,50 @@ def cells(*changes: Callable[[dict[str, np.ndarray]], None]) -> Callable[[dict[s
         (3, lambda total: total.update(extra=np.zeros(3)), "must hold"),
         (3, lambda total: total.update(count=np.array(40.0)), "must hold"),
         (3, lambda total: total.update(count="40"), "must be a numeric array"),
-        (101, lambda total: total.update(metrics.tally(*smooth(3, 40, 1.0))), "must hold"),
+        (101, lambda total: total.update(metrics.classes.tally(*smooth(3, 40, 1.0))), "must hold"),
     ],
 )
 def test_a_tally_that_cannot_be_is_refused(
     classes: int, change: Callable[[dict[str, np.ndarray]], object], text: str
 ) -> None:
-    total = metrics.tally(*smooth(classes, 40, 1.0))
-    metrics.check(total, classes)
+    total = metrics.classes.tally(*smooth(classes, 40, 1.0))
+    metrics.classes.check(total, classes)
     change(total)
     with pytest.raises(DataError, match=text) as caught:
-        metrics.check(total, classes, "the tally of 'a'")
+        metrics.classes.check(total, classes, "the tally of 'a'")
     assert str(caught.value).startswith("the tally of 'a'")
 
 
 def test_answers_that_leave_no_matrix_are_refused() -> None:
     """All 4 samples of class 0 missed, and all 4 answers are class 0: each count fits, but no matrix has them."""
-    total = metrics.baseline([1] * 101, [4] + [0] * 100)
-    metrics.check(total, 101)
+    total = metrics.classes.baseline([1] * 101, [4] + [0] * 100)
+    metrics.classes.check(total, 101)
     total["right"][0] = 0
     with pytest.raises(DataError, match="contradict"):
-        metrics.check(total, 101)
+        metrics.classes.check(total, 101)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: metrics.tally([[1.0, np.nan]], [[0.5, 0.5]], [0]), "NaN"),
-        (lambda: metrics.tally([[1.0]], [[0.5, 0.5]], [0]), r"scores must be numbers of the shape .* \[1, 2\]"),
-        (lambda: metrics.tally([["a", "b"]], [[0.5, 0.5]], [0]), "scores must be numbers"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, np.nan]], [0]), "must sum to one"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, 0.6]], [0]), "off by 0.1"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[1.5, -0.5]], [0]), "must not be negative"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, 0.5]], [2]), r"0\.\.1; got 2\.\.2"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, 0.5]], [-1]), r"got -1\.\.-1"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, 0.5]], [0.0]), "1 samples need as many class numbers"),
-        (lambda: metrics.tally([[1.0, 0.0]], [[0.5, 0.5]], [0, 1]), "1 samples need as many class numbers"),
-        (lambda: metrics.tally([1.0], [1.0], [0]), "one row per sample"),
-        (lambda: metrics.tally(np.zeros((0, 0)), np.zeros((0, 0)), []), "one column per class"),
-        (lambda: metrics.exact_auc([[0.5, 0.6]], [0]), "must sum to one"),
-        (lambda: metrics.zero(0), "at least one class"),
-        (lambda: metrics.baseline([0, 0], [1, 1]), "needs training samples"),
-        (lambda: metrics.baseline([1, 0], [1, 1, 1]), "same classes"),
-        (lambda: metrics.baseline([1, -1], [1, 1]), "training counts"),
-        (lambda: metrics.baseline([1, 1], [0.5, 1]), "test counts"),
+        (lambda: metrics.classes.tally([[1.0, np.nan]], [[0.5, 0.5]], [0]), "NaN"),
+        (lambda: metrics.classes.tally([[1.0]], [[0.5, 0.5]], [0]), r"scores must be numbers of the shape .* \[1, 2\]"),
+        (lambda: metrics.classes.tally([["a", "b"]], [[0.5, 0.5]], [0]), "scores must be numbers"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, np.nan]], [0]), "must sum to one"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, 0.6]], [0]), "off by 0.1"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[1.5, -0.5]], [0]), "must not be negative"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, 0.5]], [2]), r"0\.\.1; got 2\.\.2"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, 0.5]], [-1]), r"got -1\.\.-1"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, 0.5]], [0.0]), "1 samples need as many class numbers"),
+        (lambda: metrics.classes.tally([[1.0, 0.0]], [[0.5, 0.5]], [0, 1]), "1 samples need as many class numbers"),
+        (lambda: metrics.classes.tally([1.0], [1.0], [0]), "one row per sample"),
+        (lambda: metrics.classes.tally(np.zeros((0, 0)), np.zeros((0, 0)), []), "one column per class"),
+        (lambda: metrics.classes.exact_auc([[0.5, 0.6]], [0]), "must sum to one"),
+        (lambda: metrics.classes.zero(0), "at least one class"),
+        (lambda: metrics.classes.baseline([0, 0], [1, 1]), "needs training samples"),
+        (lambda: metrics.classes.baseline([1, 0], [1, 1, 1]), "same classes"),
+        (lambda: metrics.classes.baseline([1, -1], [1, 1]), "training counts"),
+        (lambda: metrics.classes.baseline([1, 1], [0.5, 1]), "test counts"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Callable[[], object], text: str) -> None:
@@ -393,28 +395,35 @@ def test_what_does_not_fit_is_refused(call: Callable[[], object], text: str) -> 
 
 
 def test_infinite_scores_are_answers_like_any_other() -> None:
-    total = metrics.tally([[-np.inf, 0.0], [np.inf, 0.0]], [[0.0, 1.0], [1.0, 0.0]], [1, 0])
+    total = metrics.classes.tally([[-np.inf, 0.0], [np.inf, 0.0]], [[0.0, 1.0], [1.0, 0.0]], [1, 0])
     assert metrics.figures(total)["accuracy"] == 1
 
 
+CLASSES = ["accuracy", "balanced_accuracy", "log_loss", "brier", "macro_f1", "auc"]
+
+
 def test_every_metric_says_what_it_is() -> None:
-    assert [*metrics.METRICS] == ["accuracy", "balanced_accuracy", "log_loss", "brier", "macro_f1", "auc"]
+    assert [*metrics.METRICS] == CLASSES + ["rmse", "mae", "r2"]
     assert all(name == metric.name and metric.doc for name, metric in metrics.METRICS.items())
     lower = {name for name, metric in metrics.METRICS.items() if metric.better == "lower"}
-    assert lower == {"log_loss", "brier"}
+    assert lower == {"log_loss", "brier", "rmse", "mae"}
     good, bad = smooth(3, 300, 3.0, signal=3.0), smooth(3, 300, 3.0, signal=-1.0)
-    best, worst = (metrics.figures(metrics.tally(*data)) for data in (good, bad))
+    best, worst = (metrics.figures(metrics.classes.tally(*data)) for data in (good, bad))
     assert all((best[name] < worst[name]) == (name in lower) for name in best)
 
 
 def test_the_examples_run() -> None:
-    ran = doctest.testmod(metrics)
-    assert ran.attempted >= 10
-    assert not ran.failed
+    for module in (metrics, metrics.classes, metrics.numbers, metrics.figure):
+        ran = doctest.testmod(module)
+        assert ran.attempted >= 2
+        assert not ran.failed
+
+
+PARTS = ("fedsolve.metrics.classes", "fedsolve.metrics.figure", "fedsolve.metrics.numbers")
 
 
 def test_a_site_loads_nothing_else_for_it() -> None:
     loaded = "(m for m in sys.modules if m.startswith(('fedsolve', 'scipy', 'sklearn')))"
     code = f"import sys, fedsolve.metrics; print(*{loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"fedsolve", "fedsolve.arrays", "fedsolve.errors", "fedsolve.metrics"}
+    assert set(done.stdout.split()) == {"fedsolve", "fedsolve.arrays", "fedsolve.errors", "fedsolve.metrics", *PARTS}

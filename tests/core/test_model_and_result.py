@@ -212,7 +212,7 @@ def test_a_model_of_format_1_whose_metadata_lie_is_refused(
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        ({"target": {"kind": "numbers", "count": 3, "names": []}}, "'numbers'; this version knows classes"),
+        ({"target": {"kind": "ranks", "count": 3, "names": []}}, "'ranks'; this version knows classes, numbers"),
         ({"target": {"kind": "classes", "count": 4, "names": []}}, "4 classes"),
         ({"target": {"kind": "classes", "count": 3, "names": ["red"]}}, "must name each of 3 classes; got 1"),
         ({"target": {"kind": "classes", "count": "3", "names": []}}, "classes must be an integer"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsolve import arrays, codec, metrics
+from fedsolve.data.task import Classes
 from fedsolve.errors import DataError
 from fedsolve.method import Plan
 from fedsolve.runtime.inbox import Failure, Replies, Tallies
@@ -169,7 +170,7 @@ def test_what_was_sent_stays_what_was_sent() -> None:
 def tally(right: int, count: int = 4) -> dict[str, Any]:
     """Of a model that answers so many of its samples of class 0 rightly, and calls the others class 1."""
     scores = np.where(np.arange(count)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
-    return metrics.tally(scores, arrays.softmax(scores), np.zeros(count, int))
+    return metrics.classes.tally(scores, arrays.softmax(scores), np.zeros(count, int))
 
 
 def figures(personal: int | None = 3, shared: int | None = None, **changes: Any) -> memoryview:
@@ -181,7 +182,7 @@ def figures(personal: int | None = 3, shared: int | None = None, **changes: Any)
 
 
 def test_figures_become_shares_of_the_test_samples() -> None:
-    tallies = Tallies(2, tolerate=False)
+    tallies = Tallies(Classes(2), tolerate=False)
     tallies.put("x", figures(3, 0, chosen__ridge=0.5))
     tallies.put("y", figures(4, personal__auc=0.75))
     tallies.put("z", figures(None, test=0))
@@ -210,9 +211,9 @@ def test_figures_become_shares_of_the_test_samples() -> None:
 )  # fmt: skip
 def test_figures_that_cannot_be_are_refused_by_name_or_noted(changes: dict[str, Any]) -> None:
     with pytest.raises(DataError) as error:
-        Tallies(2, tolerate=False).put("x", figures(**changes))
+        Tallies(Classes(2), tolerate=False).put("x", figures(**changes))
     assert str(error.value).startswith("client 'x': its figures")
-    lenient = Tallies(2, tolerate=True)
+    lenient = Tallies(Classes(2), tolerate=True)
     lenient.put("x", figures(**changes))
     assert lenient.failed == {"x": str(error.value).removeprefix("client 'x': ")}
     assert not lenient.clients and not lenient.sums
@@ -220,11 +221,11 @@ def test_figures_that_cannot_be_are_refused_by_name_or_noted(changes: dict[str, 
 
 def test_figures_of_other_classes_are_refused() -> None:
     with pytest.raises(DataError, match="its figures of 3 classes must hold"):
-        Tallies(3, tolerate=False).put("x", figures())
+        Tallies(Classes(3), tolerate=False).put("x", figures())
 
 
 def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
-    strict, lenient = Tallies(2, tolerate=False), Tallies(2, tolerate=True)
+    strict, lenient = Tallies(Classes(2), tolerate=False), Tallies(Classes(2), tolerate=True)
     with pytest.raises(DataError, match="client 'x': gone"):
         strict.empty().put("x", Failure("gone"))
     other = lenient.empty()
@@ -242,7 +243,7 @@ def test_inboxes_for_figures_merge_and_keep_their_kind() -> None:
 
 
 def test_damaged_bytes_are_called_by_what_they_should_have_been() -> None:
-    replies, tallies = inbox(), Tallies(2, tolerate=True)
+    replies, tallies = inbox(), Tallies(Classes(2), tolerate=True)
     replies.put("x", b"rubbish")
     tallies.put("x", b"rubbish")
     assert replies.failed["x"].startswith("its reply is damaged")

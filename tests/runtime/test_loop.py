@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import fedsolve as fs
 from fedsolve import arrays, codec, metrics
 from fedsolve.checks import sample_federation
+from fedsolve.data.task import Classes
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.families.ridge import linear
 from fedsolve.method import Personal, Plan
@@ -150,7 +151,7 @@ def test_folds_and_their_merging(fold: Any, wanted: dict[str, float]) -> None:
         assert inbox.answered == {"x", "y", "z"}
         assert inbox.received == 3 * len(reply(1.0))
     with pytest.raises(TypeError, match="cannot merge"):
-        left.merge(Tallies(2, tolerate=False))
+        left.merge(Tallies(Classes(2), tolerate=False))
 
 
 @pytest.mark.parametrize("fold", ["sum", {"x": "g", "y": "g"}])
@@ -425,7 +426,7 @@ def test_no_more_than_a_few_batches_are_under_way() -> None:
 def figures_of(**changes: Any) -> Any:
     """What a client with three test samples answers, with some of it changed."""
     scores = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    tally = metrics.tally(scores, arrays.softmax(scores), [0, 1, 1])
+    tally = metrics.classes.tally(scores, arrays.softmax(scores), [0, 1, 1])
     whole = {"train": np.array(5), "test": np.array(3), **arrays.under("personal", tally)}
     return codec.encode({**whole, **{name.replace("__", "/"): np.array(value) for name, value in changes.items()}})
 
@@ -439,12 +440,12 @@ def figures_of(**changes: Any) -> Any:
     ],
 )  # fmt: skip
 def test_figures_that_cannot_be_are_refused_or_left_out(tally: Any) -> None:
-    whole = Tallies(2, tolerate=False)
+    whole = Tallies(Classes(2), tolerate=False)
     whole.put("x", figures_of())
     assert whole.clients["x"].accuracy == pytest.approx(2 / 3)
     with pytest.raises(DataError, match="client 'x'"):
-        Tallies(2, tolerate=False).put("x", tally)
-    lenient = Tallies(2, tolerate=True)
+        Tallies(Classes(2), tolerate=False).put("x", tally)
+    lenient = Tallies(Classes(2), tolerate=True)
     lenient.put("x", tally)
     assert not lenient.clients
 

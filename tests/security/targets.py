@@ -114,7 +114,7 @@ def every(folder: Path) -> dict[str, Target]:
             "tallies",
             "safetensors",
             tuple(tallies),
-            lambda data: put(Tallies(task.classes, tolerate=True), data),
+            lambda data: put(Tallies(task.target, tolerate=True), data),
             silent=True,
         ),
         "description": Target(

@@ -237,7 +237,7 @@ def groups_are_of_the_clients(method: Method) -> None:
             if not set(group.members) <= set(result.groups[name].members):
                 raise CheckError(f"who is in group {name!r} depends on who is asked about")
             scores = method.predict(group.model, x, federation.task)
-            if scores.shape != (len(x), federation.task.classes) or not np.isfinite(scores).all():
+            if scores.shape != (len(x), federation.task.outputs) or not np.isfinite(scores).all():
                 raise CheckError(f"the model of group {name!r} does not give one finite score per class")
             if group.centre is not None and (group.centre.ndim != 1 or not np.isfinite(group.centre).all()):
                 raise CheckError(f"the centre of group {name!r} is not one row of finite numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +66,11 @@ def _ordered(inputs: Array, order: list[int] | None) -> Array:
     return inputs if order is None else inputs[:, order]
 
 
-def _classes(table: Table, labels: NDArray[np.int64], task: Task, whose: str) -> NDArray[np.int64]:
-    """Class numbers of the task, from those of the table."""
-    if table.class_names == task.class_names and table.classes <= task.classes:
-        return labels
+def _classes(table: Table, labels: NDArray[Any], task: Task, whose: str) -> NDArray[Any]:
+    """Labels as the task has them: class numbers of the task, from those of the table."""
+    if table.target.kind != task.target.kind:
+        raise DataError(f"{whose}: its labels are {table.target.kind}; wanted {task.target.kind}")
+    if task.target.kind == "numbers" or (table.class_names == task.class_names and table.classes <= task.classes):
+        return task.target.read(labels, whose) if task.target.kind == "numbers" else labels
     names = table.class_names
     return task.target.read(np.array(names)[labels] if names else labels, whose)

@@ -8,13 +8,15 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsolve.arrays import Array
 from fedsolve.data.samples import Samples, check_inputs, check_labels, check_plausible, check_range, read_only
-from fedsolve.data.task import Classes, Task
+from fedsolve.data.target import Classes, Target, target_words
+from fedsolve.data.task import Task
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief
 from fedsolve.features import fitting, standard
 from fedsolve.features.cache import extract
@@ -56,7 +58,7 @@ class Federation:
         samples = sum(len(client.train) + len(client.test) for client in self.clients.values())
         return (
             f"Federation({reprlib.repr(self.name)}, {len(self.clients)} clients, {samples} samples, "
-            f"{self.task.classes} classes, features {self.task.described[:200]})"
+            f"{target_words(self.task.target)}, features {self.task.described[:200]})"
         )
 
     @classmethod
@@ -67,14 +69,18 @@ class Federation:
         *,
         name: str = "arrays",
         class_names: Sequence[str] = (),
+        target: Target | None = None,
     ) -> Federation:
         """A federation from `{"ward-a": {"train": (x, y), "test": (x, y)}, ...}`; "test" may be left out.
 
-        `classes` defaults to the largest label of anybody plus one. Arrays are not copied: do not write to them after.
+        Labels are class numbers; `classes` defaults to the largest of anybody plus one. Where numbers are to be
+        predicted, `target=fs.Numbers("pressure")` says so, and what they are called. Arrays are not
+        copied: do not write to them after.
         """
         if not clients:
             raise DataError("a federation needs at least one client; got none")
-        checked: dict[str, dict[str, tuple[Array, NDArray[np.int64]]]] = {}
+        checked: dict[str, dict[str, tuple[Array, NDArray[Any]]]] = {}
+        read = check_labels if target is None else target.read
         shape: tuple[int, ...] | None = None
         for client, parts in clients.items():
             check_name(client)
@@ -85,7 +91,7 @@ class Federation:
                 whose = f"client {client!r}, {part}"
                 if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                     raise DataError(f"{whose}: wanted a pair of inputs and labels; got {type(pair).__name__}")
-                x, y = check_inputs(pair[0], whose), check_labels(pair[1], whose)
+                x, y = check_inputs(pair[0], whose), read(pair[1], whose)
                 if len(x) != len(y):
                     raise DataError(f"{whose}: {len(x)} inputs but {len(y)} labels")
                 if part == "train" and not len(x):
@@ -94,19 +100,13 @@ class Federation:
                     raise DataError(f"{whose}: inputs have shape {x.shape[1:]}, but those of others have {shape}")
                 shape = x.shape[1:] if shape is None else shape
                 checked[client][part] = (x, y)
-        if classes is None:
-            classes = 1 + max(int(y.max(initial=-1)) for pairs in checked.values() for _, y in pairs.values())
-            check_plausible(classes, sum(len(pairs["train"][1]) for pairs in checked.values()), name)
-        target = Classes(classes, tuple(class_names))
-        for client, pairs in checked.items():
-            for part, (_, y) in pairs.items():
-                check_range(y, target.count, f"client {client!r}, {part}")
+        if target is None:
+            target = _classes_of(checked, classes, class_names, name)
         inputs = shape or ()
-        empty = (np.empty((0, *inputs)), np.empty(0, dtype=np.int64))
-        members = {
-            client: Client(client, read_only(*pairs["train"]), read_only(*pairs.get("test", empty)))
-            for client, pairs in checked.items()
-        }
+        members = {}
+        for client, pairs in checked.items():
+            empty = (np.empty((0, *inputs)), pairs["train"][1][:0])
+            members[client] = Client(client, read_only(*pairs["train"]), read_only(*pairs.get("test", empty)))
         return federation_of(Task(target, inputs), members, name)
 
     def with_features(self, features: FeatureMap) -> Federation:
@@ -147,9 +147,28 @@ class Federation:
         return self.fitted(f"{standard.NAME}+{rest}" if rest else standard.NAME)
 
 
+def _classes_of(
+    clients: Mapping[str, Mapping[str, tuple[Array, NDArray[Any]]]],
+    classes: int | None,
+    class_names: Sequence[str],
+    name: str,
+) -> Classes:
+    """The classes that the labels of all clients are numbers of."""
+    if classes is None:
+        classes = 1 + max(int(y.max(initial=-1)) for pairs in clients.values() for _, y in pairs.values())
+        check_plausible(classes, sum(len(pairs["train"][1]) for pairs in clients.values()), name)
+    target = Classes(classes, tuple(class_names))
+    for client, pairs in clients.items():
+        for part, (_, y) in pairs.items():
+            check_range(y, target.count, f"client {client!r}, {part}")
+    return target
+
+
 def federation_of(task: Task, clients: dict[str, Client], name: str, moved: int = 0) -> Federation:
     """The federation of checked clients, with the fingerprint of their names, data and split."""
-    digest = hashlib.sha256(f"{task.classes} {task.inputs}".encode())
+    target = task.target.fitted(client.train.labels for _, client in sorted(clients.items()))
+    task = replace(task, target=target)
+    digest = hashlib.sha256(f"{task.classes or target.words()} {task.inputs}".encode())
     shared: dict[int, bytes] = {}  # a global test set stands in every client; it is hashed once
     for _, client in sorted(clients.items()):
         digest.update(client.name.encode())

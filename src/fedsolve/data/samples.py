@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsolve.arrays import Array, finite
+from fedsolve.arrays import Array, Float, finite
 from fedsolve.errors import DataError
 from fedsolve.features.images import ANY_SIZE, Inputs, Pictures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Inputs (n, ...) and their class numbers (n,), read-only.
+    """Inputs (n, ...) and their labels, read-only: class numbers (n,), or the numbers that are predicted (n, d).
 
     >>> Samples(np.zeros((4, 3)), np.array([0, 1, 1, 0]))
     Samples(4 samples, inputs float64 (3,))
     """
 
     inputs: Array
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -35,13 +36,13 @@ class Unread:
     """Samples whose pictures are still in their files."""
 
     inputs: Pictures
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
 
     def __repr__(self) -> str:
         return f"Unread({len(self.labels)} pictures)"
 
 
-def read_only(inputs: Array, labels: NDArray[np.int64]) -> Samples:
+def read_only(inputs: Array, labels: NDArray[Any]) -> Samples:
     """Samples of views that cannot be written to, so that no method changes what it is given."""
     inputs, labels = inputs.view(), labels.view()
     inputs.flags.writeable = labels.flags.writeable = False
@@ -90,6 +91,27 @@ def check_labels(labels: ArrayLike, whose: str) -> NDArray[np.int64]:
         row = int(np.argmin(y))
         raise DataError(f"{whose}: labels must be integers from 0 on; got {y[row]} in row {row}")
     return y.astype(np.int64)
+
+
+def check_numbers(labels: ArrayLike, whose: str) -> Float:
+    """Labels that are numbers, one row per sample and one column per number that is predicted.
+
+    >>> check_numbers([1.5, 2.0], "a.csv").shape
+    (2, 1)
+    """
+    try:
+        y = np.asarray(labels)
+    except ValueError as error:
+        raise DataError(f"{whose}: labels must form one array ({error})") from error
+    if y.dtype.kind not in "biuf" or y.ndim not in (1, 2) or (y.ndim == 2 and not y.shape[1]):
+        raise DataError(
+            f"{whose}: labels must be one number per sample, or one row of them; got {y.dtype}{list(y.shape)}"
+        )
+    rows = y.astype(np.float64).reshape(len(y), 1 if y.ndim == 1 else y.shape[1])
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
+        raise DataError(f"{whose}: labels must be finite numbers; got {rows[tuple(bad[0])]} in row {bad[0][0]}")
+    return rows
 
 
 def check_range(labels: NDArray[np.int64], classes: int, whose: str) -> None:

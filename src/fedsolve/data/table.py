@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from fedsolve.data.samples import (
     read_only,
     shape_of,
 )
-from fedsolve.data.task import Classes, Target, Task
+from fedsolve.data.target import Classes, Target, target_words
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features.cache import extract
 from fedsolve.features.images import Inputs, Pictures
@@ -43,7 +44,7 @@ class Table:
 
     name: str
     inputs: Inputs
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]  # class numbers, or one row of numbers per sample
     target: Target
     test: Samples | Unread | None = None  # an official test set
     client: NDArray[Any] | None = None  # the natural owner of each row
@@ -55,7 +56,7 @@ class Table:
 
     def __repr__(self) -> str:
         return (
-            f"Table({reprlib.repr(self.name)}, {len(self.labels)} samples, {self.classes} classes, "
+            f"Table({reprlib.repr(self.name)}, {len(self.labels)} samples, {target_words(self.target)}, "
             f"inputs {self.raw}, features {str(self.features)[:200]})"
         )
 
@@ -69,24 +70,22 @@ class Table:
         test: tuple[ArrayLike | Pictures, ArrayLike] | None = None,
         client: ArrayLike | None = None,
         class_names: Sequence[str] = (),
+        target: Target | None = None,
         feature_names: Sequence[str] = (),
         skipped: Sequence[str] = (),
         layout: str = "",
     ) -> Table:
-        """A checked table."""
+        """A checked table. Without a `target`, labels are the numbers of classes, which `class_names` may name."""
         x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, name)
-        y, shape = check_labels(labels, name), shape_of(x)
+        read = check_labels if target is None else target.read
+        y, shape = read(labels, name), shape_of(x)
         if len(x) != len(y):
             raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels")
         if not len(x):
             raise DataError(f"{name} holds no samples")
-        official = None if test is None else _official(name, *test, shape)
-        top = max(int(part.max(initial=0)) for part in (y, *([official.labels] if official is not None else [])))
-        classes = len(class_names) or top + 1
-        check_plausible(classes, len(y), name)
-        check_range(y, classes, name)
-        if official is not None:
-            check_range(official.labels, classes, f"{name}, test")
+        official = None if test is None else _official(name, *test, shape, read)
+        if target is None:
+            target = _classes_of(name, [y] if official is None else [y, official.labels], class_names)
         owners = None if client is None else np.asarray(client)
         if owners is not None and owners.shape != (len(x),):
             raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
@@ -96,7 +95,7 @@ class Table:
             name,
             x,
             y,
-            Classes(classes, tuple(class_names)),
+            target,
             official,
             owners,
             tuple(feature_names),
@@ -107,13 +106,13 @@ class Table:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
-        return self.target.count
+        """The number of classes; none where the target is numbers."""
+        return self.task.classes
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in order, where they have some."""
-        return self.target.names
+        return self.task.class_names
 
     @property
     def task(self) -> Task:
@@ -150,12 +149,13 @@ class Table:
 
     def check_classes(self) -> None:
         """Refuse a table whose labels are all equal: every method is right about all of it."""
-        if self.labels.min() < self.labels.max():
+        if (self.labels != self.labels[0]).any():
             return
         label = self.class_names[self.labels[0]] if self.class_names else self.labels[0]
+        few = "give samples of two classes or more" if self.classes else "give samples of different numbers"
         raise DataError(
             f"{self.name}: all labels are equal ({str(label)!r}, {len(self.labels)} samples), so there is nothing to "
-            f"tell apart; {self.layout or 'give samples of two classes or more'}"
+            f"tell apart; {self.layout or few}"
         )
 
     def split(
@@ -171,7 +171,8 @@ class Table:
 
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
         proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
-        from the largest; natural clients are left as they are.
+        from the largest; natural clients are left as they are. Where the target is numbers, their tenths are what
+        classes are else.
 
         >>> table = Table.make("small", np.arange(40.0).reshape(20, 2), [0, 1] * 10)
         >>> [len(client.train) for client in table.split("iid", clients=4, test=0.2).clients.values()]
@@ -185,7 +186,8 @@ class Table:
         table = self.stacked()
         names, owners = table._owners(natural, clients)
         rng = derive(seed, "partition")
-        parts = partition(owners if owners is not None else self.labels, len(names), rng)
+        by = owners if owners is not None else self.target.strata(self.labels, self.labels)
+        parts = partition(by, len(names), rng)
         parts, moved = (parts, 0) if natural else top_up(parts, min_samples, rng)
         return table._spread(parts, names, seed, test, moved)
 
@@ -257,10 +259,12 @@ class Table:
 
     def _deal(self, parts: list[Rows], test: Samples, rng: np.random.Generator) -> list[Samples]:
         """Each class of the official test set, dealt out in proportion to the clients' training counts."""
-        counts = np.stack([np.bincount(self.labels[rows], minlength=self.classes) for rows in parts])
+        labels, held_out = (self.target.strata(each, self.labels) for each in (self.labels, test.labels))
+        strata = 1 + max(int(labels.max()), int(held_out.max(initial=0)))
+        counts = np.stack([np.bincount(labels[rows], minlength=strata) for rows in parts])
         dealt: list[list[Rows]] = [[] for _ in parts]
-        for label in range(self.classes):
-            rows = rng.permutation(np.flatnonzero(test.labels == label))
+        for label in range(strata):
+            rows = rng.permutation(np.flatnonzero(held_out == label))
             total = counts[:, label].sum()
             if total == 0 or not len(rows):
                 continue  # nobody trains on this class, so nobody is tested on it
@@ -271,9 +275,24 @@ class Table:
         return [read_only(test.inputs[rows], test.labels[rows]) for rows in shares]
 
 
-def _official(name: str, inputs: ArrayLike | Pictures, labels: ArrayLike, shape: tuple[int, ...]) -> Samples | Unread:
+def _classes_of(name: str, labels: Sequence[NDArray[np.int64]], class_names: Sequence[str]) -> Classes:
+    """The classes that labels, of training and then of the test, are numbers of."""
+    classes = len(class_names) or 1 + max(int(part.max(initial=0)) for part in labels)
+    check_plausible(classes, len(labels[0]), name)
+    for part, whose in zip(labels, (name, f"{name}, test"), strict=False):
+        check_range(part, classes, whose)
+    return Classes(classes, tuple(class_names))
+
+
+def _official(
+    name: str,
+    inputs: ArrayLike | Pictures,
+    labels: ArrayLike,
+    shape: tuple[int, ...],
+    read: Callable[[ArrayLike, str], NDArray[Any]],
+) -> Samples | Unread:
     """A checked test set whose inputs have the shape of the others."""
-    y = check_labels(labels, f"{name}, test")
+    y = read(labels, f"{name}, test")
     x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, f"{name}, test")
     if len(x) != len(y) or shape_of(x) != shape:
         raise DataError(

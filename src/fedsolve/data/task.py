@@ -6,13 +6,11 @@ import json
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from fedsolve.arrays import Float
-from fedsolve.data.samples import check_labels, check_range
+from fedsolve.data.target import TARGETS
+from fedsolve.data.target import Classes as Classes
+from fedsolve.data.target import Numbers as Numbers
+from fedsolve.data.target import Target as Target
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief, plain
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.maps import FeatureMap, Identity, described, difference, from_words, in_words, space
@@ -20,107 +18,8 @@ from fedsolve.parameters import whole
 from fedsolve.texts import read_json
 
 _CONTROL = re.compile(f"[{CONTROLS}]")
-_LARGEST_SIDE = 2**31 - 1  # of inputs and features, and the largest number of classes, in a text of a task
+_LARGEST_SIDE = 2**31 - 1  # of inputs and features in a text of a task
 _MOST_SIDES = 16
-
-
-@runtime_checkable
-class Target(Protocol):
-    """What is predicted: how labels are read, and what least squares fits."""
-
-    @property
-    def kind(self) -> str:
-        """The word for it in texts: "classes"."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """How many classes there are."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name each, or none."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """How many columns least squares fits."""
-        ...
-
-    def rows(self, labels: NDArray[Any]) -> Float:
-        """The columns that least squares fits, one row per sample."""
-        ...
-
-    def read(self, labels: ArrayLike, whose: str) -> NDArray[np.int64]:
-        """Labels as methods use them, from labels as files have them; `whose` they are stands in errors."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """The target is one of `count` classes, which may have names.
-
-    >>> colours = Classes(3, ("blue", "green", "red"))
-    >>> colours.read(["red", "blue"], "a.csv")
-    array([2, 0])
-    >>> colours.rows(colours.read(["red", "blue"], "a.csv"))
-    array([[0., 0., 1.],
-           [1., 0., 0.]])
-    """
-
-    count: int
-    names: tuple[str, ...] = ()
-    kind: ClassVar[str] = "classes"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", whole("classes", self.count, 1))
-        object.__setattr__(self, "names", tuple(self.names))
-        for name in self.names:
-            if not isinstance(name, str) or _CONTROL.search(name):
-                raise ParameterError(f"class_names must be texts without control characters; got {brief(name)}")
-        if self.names and len(self.names) != self.count:
-            raise ParameterError(f"class_names must name each of {self.count} classes; got {len(self.names)}")
-
-    @property
-    def width(self) -> int:
-        """One column per class."""
-        return self.count
-
-    def rows(self, labels: NDArray[Any]) -> Float:
-        """One row per sample: one in the column of its class, zero elsewhere."""
-        rows = np.zeros((len(labels), self.count))
-        rows[np.arange(len(labels)), labels] = 1.0
-        return rows
-
-    def read(self, labels: ArrayLike, whose: str) -> NDArray[np.int64]:
-        """Class numbers, from names where classes have them; refused where a class is not one of these."""
-        raw = np.asarray(labels)
-        if self.names:
-            return self._numbers(raw, whose)
-        if raw.ndim == 1 and raw.dtype.kind == "U" and len(raw):
-            raise DataError(
-                f"{whose}: labels must be integers from 0 to {self.count - 1}, since the classes have no names; "
-                f"got {str(raw[0])!r} in row 0"
-            )
-        numbers = check_labels(raw, whose)
-        check_range(numbers, self.count, whose)
-        return numbers
-
-    def _numbers(self, labels: NDArray[Any], whose: str) -> NDArray[np.int64]:
-        if labels.ndim != 1:
-            raise DataError(f"{whose}: labels must be one class per sample; got {labels.dtype}{list(labels.shape)}")
-        if labels.dtype.kind == "f" and (np.floor(labels) == labels).all():
-            labels = labels.astype(np.int64)
-        texts = labels.astype(np.str_).tolist()  # a file that shows only the classes "1" and "2" reads as numbers
-        numbers = {name: number for number, name in enumerate(self.names)}
-        strange = sorted(set(texts) - set(numbers))
-        if strange:
-            raise DataError(f"{whose}: unknown class {strange[0]!r}; known: {', '.join(self.names)}")
-        return np.array([numbers[text] for text in texts], dtype=np.int64)
-
-
-_TARGETS: dict[str, type[Classes]] = {Classes.kind: Classes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +44,18 @@ class Task:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
-        return self.target.count
+        """The number of classes; none where the target is numbers."""
+        return self.target.count if self.target.kind == Classes.kind else 0
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in order, where they have some."""
-        return self.target.names
+        return self.target.names if self.target.kind == Classes.kind else ()
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a sample: one per class, or one per number that is predicted."""
+        return self.target.width
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -181,10 +85,9 @@ class Task:
 
     def to_text(self) -> str:
         """The task as JSON, with the specification and identity of its feature map and the shape of the features."""
-        target = self.target
         return json.dumps(
             {
-                "target": {"kind": target.kind, "count": target.count, "names": target.names},
+                "target": self.target.words(),
                 "inputs": self.inputs,
                 "feature_names": self.feature_names,
                 "features": str(self.features),
@@ -201,15 +104,13 @@ class Task:
         """
         try:
             values = read_json(text, "the text of its task")
-            target = values["target"]
-            kind, count = _text(target["kind"]), whole("classes", target["count"], 1)
-            if kind not in _TARGETS:
-                raise DataError(f"its target is of kind {brief(kind)}; this version knows {', '.join(_TARGETS)}")
-            if count > _LARGEST_SIDE:
-                raise DataError(f"its target has {brief(count)} classes; at most {_LARGEST_SIDE} are possible")
+            words = values["target"]
+            kind = _text(words["kind"])
+            if kind not in TARGETS:
+                raise DataError(f"its target is of kind {brief(kind)}; this version knows {', '.join(TARGETS)}")
             remote = Elsewhere(_text(values["features"]), _text(values["identity"]), _sides(values["shape"]))
             task = cls(
-                target=_TARGETS[kind](count, _texts(target["names"])),
+                target=TARGETS[kind].of_words(words),
                 inputs=_sides(values["inputs"]),
                 features=remote,
                 feature_names=_texts(values["feature_names"]),

@@ -21,6 +21,7 @@ import numpy as np
 from fedsolve import disk
 from fedsolve.data import catalog
 from fedsolve.data.table import Table
+from fedsolve.data.target import target_words
 from fedsolve.deploy import certificates
 from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
@@ -183,7 +184,7 @@ def _check_port(port: int) -> str:
 
 
 def _check_data(table: Table) -> str:
-    classes = f"{table.classes} classes" + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
+    classes = target_words(table.target) + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
     shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
     return f"{len(table.labels)} samples of {shape}, {classes}"
 

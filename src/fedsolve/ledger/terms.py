@@ -17,7 +17,8 @@ from fedsolve import arrays as named
 from fedsolve import codec, methods, parameters
 from fedsolve.arrays import Arrays, Layout
 from fedsolve.data.samples import Samples
-from fedsolve.data.task import Classes, Task
+from fedsolve.data.target import Classes, target_words
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.maps import difference
@@ -45,7 +46,7 @@ class Terms:
     bound: float | None = None  # the length that no sample's features exceed, where one is declared
 
     def __repr__(self) -> str:
-        return f"Terms({self.method.name!r}, {self.task.classes} classes, features {self.task.described[:200]})"
+        return f"Terms({self.method.name!r}, {target_words(self.task.target)}, features {self.task.described[:200]})"
 
     @classmethod
     def make(cls, method: Method, task: Task, *, seed: int = 0, bound: float | None = None) -> Terms:
@@ -85,7 +86,7 @@ class Terms:
         task = self.task
         words = {
             "class_names": json.dumps(task.class_names),
-            "classes": str(task.classes),
+            "classes": str(task.classes or task.target.words()),
             "feature_names": json.dumps(task.feature_names),
             "fedsolve": "1",
             "identity": task.features.identity,
@@ -168,7 +169,7 @@ class Terms:
             "space": self.task.described,
             "method": self.method.name,
             "settings": json.dumps(parameters.values(self.method)),
-            "classes": str(self.task.classes),
+            "classes": str(self.task.classes or self.task.target.words()),
         }
 
 
@@ -193,7 +194,7 @@ def _check_fold(method: Method, start: Arrays) -> None:
 def _check_layout(method: Method, layout: Layout) -> None:
     """Refuse a method whose clients send anything but moments."""
     silent = any(isinstance(law, SendsNothing) for law in method.laws)
-    if silent or [name for name, _, _ in layout] != ["count", "cross", "triangle"]:
+    if silent or [name for name, _, _ in layout if name != "squares"] != ["count", "cross", "triangle"]:
         raise ParameterError(
             f"a ledger keeps moments (triangle, cross, count); a client of {method.name} sends "
             f"{'nothing' if silent else named.words(layout)}; use a closed-form method such as afl, fedhip, apfl or "
@@ -221,7 +222,7 @@ def _samples(task: Task) -> tuple[Samples, Samples]:
     """A blank sample and a drawn one, to see what a method makes of them."""
     shape = tuple(32 if side < 0 else side for side in task.inputs)
     drawn = derive(0, "ledger", "probe").integers(1, 255, size=(1, *shape)).astype(np.uint8)
-    label = np.zeros(1, dtype=np.int64)
+    label = np.zeros((1, task.outputs)) if task.target.kind == "numbers" else np.zeros(1, dtype=np.int64)
     blank, features = np.zeros_like(drawn), task.features
     return Samples(features(blank), label), Samples(features(drawn), label)
 

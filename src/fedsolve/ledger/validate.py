@@ -39,4 +39,6 @@ def examine(terms: Terms, arrays: Arrays) -> Census:
         raise DataError(f"it holds {named.words(layout)}; wanted {named.words(terms.layout)}")
     if not int(arrays["count"]):
         raise DataError("it says that it has 0 samples")
+    if terms.task.target.kind == "numbers":
+        return census.examine_numbers(arrays)
     return census.examine(arrays, ones=terms.ones, bound=terms.bound)

@@ -31,6 +31,7 @@ class AFL(Method):
     name: ClassVar[str] = "afl"
     paper: ClassVar[str] = "He et al., AFL, CVPR 2025"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, once"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OrderFree(), OneModel())
 
     ridge: float | str = parameters.number(

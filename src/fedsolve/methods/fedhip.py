@@ -27,7 +27,7 @@ from fedsolve.moments import Moments
 from fedsolve.solver import solution_of
 
 _MODEL = ("weight", "intercept", "sharpness")
-_SENT = ("triangle", "cross", "count", "beta", *_MODEL)
+_SENT = ("triangle", "cross", "count", "squares", "beta", *_MODEL)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class FedHiP(Method):
     name: ClassVar[str] = "fedhip"
     paper: ClassVar[str] = "Tang et al., FedHiP, 2025"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, once"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     alpha: float | str = parameters.number(
@@ -85,7 +86,7 @@ class FedHiP(Method):
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
         total, beta = Moments.from_arrays(message, site.task.space), float(message["beta"])
-        alpha, sharpness = self.alpha, float(message["sharpness"])
+        alpha, sharpness = self.alpha, float(message.get("sharpness", 0.0))
         if isinstance(alpha, str):
             alpha, sharpness = self._choose(total, message, site)
         sums = take("own", private)
@@ -93,7 +94,7 @@ class FedHiP(Method):
             Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
         )
         solution = solution_of(total + own_moments.scaled(alpha), beta, intercept=self.intercept, solver="auto")
-        model = {**linear.linear_model(solution), "sharpness": np.array(sharpness)}
+        model = linear.linear_model(solution) | ({"sharpness": np.array(sharpness)} if sharpness else {})
         return Personal(model, {"alpha": alpha}, solution.unsure)
 
     def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
@@ -105,7 +106,7 @@ class FedHiP(Method):
             linear.design(train, intercept=self.intercept),
             linear.scores(message, train.inputs),
             train.labels,
-            float(message["sharpness"]),
+            float(message.get("sharpness", 0.0)),
             counted=site.counted,
             intercept=self.intercept,
         )

@@ -27,6 +27,7 @@ class Local(Method):
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "ridge regression on the client's own data"
     sends: ClassVar[str] = "nothing"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SendsNothing(),)
 
     ridge: float | str = parameters.number(
@@ -65,9 +66,11 @@ class Local(Method):
         ridge, sharpness = self.ridge, 0.0
         if isinstance(ridge, str):
             ridge, sharpness = choice.choose_ridge(site, intercept=self.intercept)
-        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto", one_hot=True)
-        sharpness = sharpness or calibration.sharpness_of_sums(own_moments, solution)
-        model = {**linear.linear_model(solution), "sharpness": np.array(sharpness)}
+        one_hot = own_moments.squares is None
+        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto", one_hot=one_hot)
+        model = linear.linear_model(solution)
+        if one_hot:
+            model["sharpness"] = np.array(sharpness or calibration.sharpness_of_sums(own_moments, solution))
         return Personal(model, {"ridge": ridge}, solution.unsure)
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:

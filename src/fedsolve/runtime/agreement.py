@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedsolve.data.task import Classes, Task
+from fedsolve.data.target import Classes, Numbers, target_words
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.maps import FeatureMap
@@ -51,6 +52,8 @@ def check_terms(common: Task, own: Task, whose: str) -> None:
     Traceback (most recent call last):
     fedsolve.errors.DataError: site 'ward-a' has 2 classes and takes part with at most 1200; the task has 100000000
     """
+    if common.target.kind != own.target.kind:
+        raise DataError(f"site {whose!r} has labels that are {own.target.kind}; the task's are {common.target.kind}")
     most = most_classes(own.classes)
     if common.classes > most:
         raise DataError(
@@ -80,6 +83,9 @@ def agreement(
     columns = _columns(table)
     _crowd(table)
     remaining = table.tasks.values()
+    first = next(iter(remaining)).target
+    if first.kind == "numbers":
+        return Agreement(Task(Numbers(first.names), space, features, columns), table.left_out)
     class_names = tuple(sorted(set().union(*(task.class_names for task in remaining))))
     classes = len(class_names) or max(task.classes for task in remaining)
     return Agreement(Task(Classes(classes, class_names), space, features, columns), table.left_out)
@@ -126,7 +132,13 @@ def _space(table: _Table, features: FeatureMap) -> tuple[int, ...]:
 
 
 def _labels(table: _Table) -> None:
-    """Texts or numbers, as most have."""
+    """Classes, or numbers of the same names, as most have; and texts or numbers for classes."""
+    words = {name: _target_words(task) for name, task in table.tasks.items()}
+    common = table.most(_target_words)
+    odd = [name for name in words if words[name] != common]
+    if odd:
+        stop = f"the labels of site {odd[0]!r} are {words[odd[0]]}, those of the rest {common}"
+        table.leave({name: f"its labels are {words[name]}, those of the rest {common}" for name in odd}, stop)
     named = {name: bool(task.class_names) for name, task in table.tasks.items()}
     right = table.most(lambda task: bool(task.class_names))
     odd = [name for name in named if named[name] != right]
@@ -135,6 +147,10 @@ def _labels(table: _Table) -> None:
         texts, numbers = (next(name for name in named if named[name] == texts) for texts in (True, False))
         stop = f"the labels of site {texts!r} are texts, those of site {numbers!r} numbers; use one or the other"
         table.leave(dict.fromkeys(odd, f"its labels are {kind}, those of the rest {other}"), stop)
+
+
+def _target_words(task: Task) -> str:
+    return "classes" if task.classes else target_words(task.target)
 
 
 def _columns(table: _Table) -> tuple[str, ...]:

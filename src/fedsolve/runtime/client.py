@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Client
@@ -72,12 +71,9 @@ class Request:
 
 
 def assess(method: Method, model: Arrays, test: Samples, task: Task) -> dict[str, Array]:
-    """The tally of a model on test samples, from which its figures follow, and its exact area under the ROC curve."""
-    scores = method.predict(model, test.inputs, task)
-    probabilities = method.probabilities(model, scores)
-    tally = metrics.tally(scores, probabilities, test.labels)
-    auc = metrics.exact_auc(probabilities, test.labels)
-    return tally if auc is None else {**tally, "auc": np.array(auc)}
+    """The tally of a model on test samples, from which its figures follow."""
+    outputs = method.predict(model, test.inputs, task)
+    return task.target.tally(outputs, lambda: method.probabilities(model, outputs), test.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +194,5 @@ def _evaluate(
         if shared:
             same = shared.keys() == model.keys() and all(shared[name] is model[name] for name in shared)
             tally |= named.under("shared", mine if same else assess(method, shared, client.test, task))
-        train, test = (np.bincount(part.labels, minlength=task.classes) for part in (client.train, client.test))
-        tally |= named.under("baseline", metrics.baseline(train, test))
+        tally |= named.under("baseline", task.target.baseline(client.train.labels, client.test.labels))
     return tally

@@ -72,7 +72,7 @@ class Outcome:
             shared=Model(method, task, self.shared, "global") if self.shared else None,
             state=self.state,
             server=method.figures(self.state),
-            task={"kind": "classes", "count": task.classes, "names": list(task.class_names)},
+            task=task.target.words(),
             metrics=spreads(self.clients, tally=personal),
             baseline=figures(self.tallies.get("baseline", {})),
             confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
@@ -133,7 +133,7 @@ def drive(
     state, history, lost = start.state, list(start.history), set(start.lost)
     pace = Pace()
     failed: dict[str, str] = {}
-    tallies = Tallies(task.classes, tolerate)
+    tallies = Tallies(task.target, tolerate)
     for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
@@ -155,7 +155,7 @@ def drive(
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
-        tallies = Tallies(task.classes, tolerate)
+        tallies = Tallies(task.target, tolerate)
         if evaluate and (last or number % evaluate_every == 0):
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}

@@ -40,6 +40,8 @@ def form(method: Method, task: Task, message: Arrays, number: int, seed: int) ->
     >>> form(fs.AFL(intercept=True), fs.Task(fs.Classes(2), (3,)), {}, 1, 0)
     Form(shape=(4, 2), ones=3)
     """
+    if not task.classes:
+        return None
     labels = (0, task.classes - 1)
     try:
         samples = [_sample(task, *kind) for kind in zip(labels, (0.0, 1.0), strict=True)]
@@ -93,6 +95,12 @@ class Examiner:
     def look(self, reply: Arrays) -> None:
         """Refuse a reply that is moments, but of no samples; sums of anything else are the method's affair."""
         if not Moments.are(reply):
+            return
+        if "squares" in reply:  # of targets that are numbers
+            if self._thorough:
+                census.examine_numbers(reply)
+            else:
+                census.samples(reply)
             return
         if not self._thorough:
             try:

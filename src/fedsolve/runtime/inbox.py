@@ -15,6 +15,7 @@ from fedsolve import arrays as named
 from fedsolve import metrics
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, read
+from fedsolve.data.target import Target
 from fedsolve.errors import DataError, plain
 from fedsolve.method import Plan
 from fedsolve.result import ClientResult
@@ -235,15 +236,15 @@ def _largest(reply: Arrays, clients: int) -> float:
 class Tallies:
     """Figures of the clients, by name, and the sums of their tallies: those of all test samples together."""
 
-    def __init__(self, classes: int, tolerate: bool) -> None:
+    def __init__(self, target: Target, tolerate: bool) -> None:
         self.clients: dict[str, ClientResult] = {}
         self.sums: dict[str, dict[str, Array]] = {}  # by whose: "personal", "shared", "baseline"
         self.failed: dict[str, str] = {}
-        self._classes, self._tolerate = classes, tolerate
+        self._target, self._tolerate = target, tolerate
 
     def empty(self) -> Tallies:
-        """A new inbox for figures of the same classes."""
-        return Tallies(self._classes, self._tolerate)
+        """A new inbox for figures of the same target."""
+        return Tallies(self._target, self._tolerate)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Read the figures of a client, and add its tallies to those of the others."""
@@ -251,7 +252,7 @@ class Tallies:
             with _at_fault(self._tolerate):
                 if isinstance(answer, Failure):
                     raise DataError(answer.reason)
-                result, tallies = _read_tally(decode(answer, "its figures"), self._classes)
+                result, tallies = _read_tally(decode(answer, "its figures"), self._target)
         except DataError as error:
             if not self._tolerate:
                 raise DataError(f"client {client!r}: {error}") from error
@@ -283,7 +284,7 @@ def _unsure(answer: Arrays) -> tuple[int, ...]:
     return tuple(features.tolist())
 
 
-def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, Arrays]]:
+def _read_tally(answer: Arrays, target: Target) -> tuple[ClientResult, dict[str, Arrays]]:
     """The figures of a client, checked, and its tallies."""
     try:
         chosen = {name: _number(array) for name, array in named.take("chosen", answer).items()}
@@ -296,10 +297,10 @@ def _read_tally(answer: Arrays, classes: int) -> tuple[ClientResult, dict[str, A
         for whose in ("personal", "shared", "baseline"):
             tally = named.take(whose, answer)
             if tally:
+                target.check(tally, "its figures")
                 exact = {"auc": _number(tally.pop("auc"))} if "auc" in tally else {}
-                metrics.check(tally, classes, "its figures")
-                if int(tally["count"]) != test or not all(0 <= value <= 1 for value in exact.values()):
-                    raise ValueError(f"{int(tally['count'])} of {test} samples, area {exact.get('auc')}")
+                if int(tally["count"]) != test:
+                    raise ValueError(f"{int(tally['count'])} of {test} samples")
                 figures[whose], tallies[whose] = metrics.figures(tally) | exact, tally
         if test and "personal" not in tallies:
             raise ValueError(f"{test} test samples, and none of them counted")

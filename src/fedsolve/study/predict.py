@@ -7,11 +7,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve import disk
+from fedsolve import disk, metrics
 from fedsolve.arrays import Array, take
 from fedsolve.data import folders
 from fedsolve.data.align import align
@@ -29,19 +30,25 @@ from fedsolve.progress import Progress
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """What a model says of each sample, and the accuracy where the true labels were known."""
+    """What a model says of each sample, and how far it is right where the true labels were known."""
 
-    labels: NDArray[np.int64]
-    names: list[str]  # of the labels
-    scores: Array  # one column per class
-    probabilities: Array  # one column per class
-    classes: tuple[str, ...]  # the name of each class, or its number
-    accuracy: float | None
+    labels: Array  # class numbers, or numbers as they are predicted
+    names: list[str]  # of the labels; none for numbers
+    scores: Array  # one column per class, or per number that is predicted
+    probabilities: Array | None  # one column per class
+    classes: tuple[str, ...]  # the name of each class, or its number; or of each number that is predicted
+    figures: Mapping[str, float] = field(default_factory=dict)  # where the file has labels: see fedsolve.metrics
     files: tuple[str, ...] = ()  # of pictures in a folder
     others: Mapping[str, list[str]] = field(default_factory=dict)  # columns of the file that are not features
 
     def __repr__(self) -> str:
-        return f"Predictions({len(self.labels)} samples, accuracy {self.accuracy})"
+        said = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
+        return f"Predictions({len(self.labels)} samples{', ' * bool(said)}{said})"
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers, where the true classes were known."""
+        return self.figures.get("accuracy")
 
 
 def predict_file(
@@ -54,7 +61,7 @@ def predict_file(
     progress: Progress | None = None,
     kind: type[Method] | None = None,
 ) -> Predictions:
-    """Predict the class of each sample in an .npz, .csv or .parquet file, or of each picture below a folder.
+    """Predict the class or the numbers of each sample in an .npz, .csv or .parquet file, or of pictures in a folder.
 
     What the model needs beside its file is told here, as to `load_model`: `features`, the network behind its features;
     `model`, a network of the user's own; `kind`, the class of its method.
@@ -78,35 +85,48 @@ def predict_file(
         predictions = _predictions(trained, trained.scores(inputs, progress))
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    accuracy = None if truth is None else float((predictions.labels == truth).mean())
+    figures = {} if truth is None else _figures(trained, predictions, truth)
     others = {name: cells.tolist() for name, cells in take(OTHER, columns).items()}
-    return replace(predictions, accuracy=accuracy, others=others)
+    return replace(predictions, figures=figures, others=others)
+
+
+def _figures(model: Model, predictions: Predictions, truth: NDArray[Any]) -> dict[str, float]:
+    """How far predictions are right, by name."""
+    shares = predictions.probabilities
+    tally = model.task.target.tally(predictions.scores, lambda: np.asarray(shares), truth)
+    exact = {"auc": float(tally.pop("auc"))} if "auc" in tally else {}
+    return metrics.figures(tally) | exact
 
 
 def _table(columns: Mapping[str, Array], task: Task, source: str) -> Table:
-    """The samples of a file whose classes are the model's; where it has no labels, of any class."""
-    inputs = check_inputs(columns["x"], source)
-    labels = task.target.read(columns["y"], source) if "y" in columns else np.zeros(len(inputs), dtype=np.int64)
+    """The samples of a file whose target is the model's; where it has no labels, with any."""
+    inputs, target, numbers = check_inputs(columns["x"], source), task.target, task.target.kind == "numbers"
+    labels = np.zeros((len(inputs), target.width) if numbers else len(inputs), dtype=np.int64)
+    if "y" in columns:
+        labels = target.read(columns["y"], source)
     names = tuple(columns[NAMES].tolist()) if NAMES in columns else ()
-    return Table.make(source, inputs, labels, class_names=task.class_names, feature_names=names)
+    told = {"target": target} if numbers else {"class_names": task.class_names}
+    return Table.make(source, inputs, labels, feature_names=names, **told)
 
 
 def _predictions(model: Model, scores: Array) -> Predictions:
-    classes = model.task.class_names or tuple(str(number) for number in range(model.task.classes))
-    labels = np.argmax(scores, axis=1)
+    target, labels = model.task.target, model.task.target.answers(scores)
+    if target.kind == "numbers":
+        return Predictions(labels, [], scores, None, target.names)
+    classes = target.names or tuple(str(number) for number in range(target.count))
     probabilities = model.method.probabilities(model.arrays, scores)
-    return Predictions(labels, [classes[label] for label in labels], scores, probabilities, classes, None)
+    return Predictions(labels, [classes[label] for label in labels], scores, probabilities, classes)
 
 
 def _predict_folder(model: Model, root: Path, skip_broken: bool, progress: Progress | None) -> Predictions:
     """The class of each picture below a folder; compared with the folders it lies in, where those are classes."""
     pictures, _ = folders.look(root, folders.find(root), skip_broken=skip_broken, progress=progress)
     predictions = _predictions(model, model.scores(pictures, progress))
-    truth, accuracy = [path.parent.name for path in pictures.files], None
+    truth, figures = [path.parent.name for path in pictures.files], {}
     if set(truth) <= set(model.task.class_names):
-        accuracy = float(np.mean([name == true for name, true in zip(predictions.names, truth, strict=True)]))
+        figures = _figures(model, predictions, model.task.target.read(np.array(truth), str(root)))
     files = tuple(str(path.relative_to(root)) for path in pictures.files)
-    return replace(predictions, accuracy=accuracy, files=files)
+    return replace(predictions, figures=figures, files=files)
 
 
 def check_destination(path: Path) -> None:
@@ -124,21 +144,27 @@ def check_destination(path: Path) -> None:
 
 
 def write_predictions(predictions: Predictions, path: Path) -> None:
-    """Write a .csv or an .npz (`label`, `scores`, `probabilities`): whole, or not at all.
+    """Write a .csv or an .npz (`label`, and for classes `scores`, `probabilities`): whole, or not at all.
 
     A .csv has first the columns of the data that are not features, then the label, and one score and one probability
-    per class.
+    per class; or one column predicted_NAME for each number that is predicted.
     """
     check_destination(path)
     if path.suffix.lower() == ".npz":
         binary = io.BytesIO()
-        scores, probabilities = predictions.scores, predictions.probabilities
-        np.savez(binary, label=predictions.labels, scores=scores, probabilities=probabilities)
+        if predictions.probabilities is None:
+            np.savez(binary, label=predictions.labels)
+        else:
+            scores, probabilities = predictions.scores, predictions.probabilities
+            np.savez(binary, label=predictions.labels, scores=scores, probabilities=probabilities)
         disk.write_bytes(path, binary.getvalue())
         return
     columns: dict[str, Sequence[object]] = {"file": predictions.files} if predictions.files else {}
-    columns["label"] = predictions.names
-    for title, array in (("score", predictions.scores), ("probability", predictions.probabilities)):
+    tables = [("predicted", predictions.scores)]
+    if predictions.probabilities is not None:
+        columns["label"] = predictions.names
+        tables = [("score", predictions.scores), ("probability", predictions.probabilities)]
+    for title, array in tables:
         columns |= {f"{title}_{name}": array[:, number].tolist() for number, name in enumerate(predictions.classes)}
     taken = [name for name in predictions.others if name in columns]
     if taken:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Float
 from fedsolve.families.ridge.calibration import sharpness
-from fedsolve.families.ridge.linear import design, one_hot
+from fedsolve.families.ridge.linear import design
 from fedsolve.method import Site
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, cross_validated_ridge, left_out
@@ -31,10 +31,13 @@ def server_ridge(ridge: float | str, total: Moments, *, intercept: bool = False)
 
 
 def choose_ridge(site: Site, *, intercept: bool) -> tuple[float, float]:
-    """The strength with the best leave-one-out predictions on the client's own training data, and their sharpness."""
-    train = site.train
+    """The strength with the best leave-one-out predictions on the client's own training data, and their sharpness.
+
+    Numbers have no sharpness; theirs is zero.
+    """
+    train, target = site.train, site.task.target
     rows = design(train, intercept=False)
-    targets = one_hot(train.labels, site.task.classes)
+    targets = target.rows(train.labels)
     path = RidgePath.of(rows, targets, intercept=intercept)
     # The mean diagonal of F'F, centred if there is an intercept.
     unit = float(path.squares.sum()) / rows.shape[1] or 1.0
@@ -46,11 +49,14 @@ def choose_ridge(site: Site, *, intercept: bool) -> tuple[float, float]:
         return left_out(path.targets, path.fitted(gain), path.leverage(gain)) + mean
 
     strength = best(candidates, map(predicted, candidates), train.labels)
-    return strength, sharpness(predicted(strength), train.labels, float(targets.shape[1]))
+    numbers = target.kind == "numbers"
+    return strength, 0.0 if numbers else sharpness(predicted(strength), train.labels, float(targets.shape[1]))
 
 
-def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[np.int64]) -> _T:
-    """The candidate with the best leave-one-out predictions (samples x classes, one matrix per candidate).
+def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[Any]) -> _T:
+    """The candidate with the best leave-one-out predictions (samples x outputs, one matrix per candidate).
+
+    For numbers, best is the smallest squared error, of several with each in its own deviation. For classes:
 
     Best is the smallest smoothed count of errors: the sum over samples of a steep sigmoid of the margin, true class
     minus best other. The count itself takes few values and ties; squared error counts more than the decision. Below
@@ -61,9 +67,14 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     if len(labels) < TOO_FEW:
         return candidates[0]
     rows = np.arange(len(labels))
+    deviations = labels.std(0) if labels.ndim == 2 else np.ones(1)
+    deviations[deviations == 0] = 1.0
 
     def loss(scores: Float) -> tuple[float, Float]:
         """The loss, and that of each sample."""
+        if labels.ndim == 2:
+            errors = np.square((scores - labels) / deviations).sum(1)
+            return float(errors.sum()), errors
         true_scores = scores[rows, labels]
         if len(labels) < FEW_SAMPLES:  # |scores - one-hot|^2
             squares, rest = np.square(scores), 1.0 - 2.0 * true_scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 
 import numpy as np
@@ -23,11 +23,12 @@ PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 co
 
 def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None = None) -> Moments:
     """The statistics of a client's training data, through a feature map of the method's own if it has one."""
-    task, train = site.task, site.train
+    task, train, numbers = site.task, site.train, site.task.target.kind == "numbers"
+    of = partial(Moments.of, classes=task.outputs, intercept=intercept, squares=numbers)
     if features is None:
-        return Moments.of(train.inputs, train.labels, classes=task.classes, intercept=intercept, space=task.space)
+        return of(train.inputs, train.labels, space=task.space)
     parts = (
-        Moments.of(features(train.inputs[rows]), train.labels[rows], classes=task.classes, intercept=intercept)
+        of(features(train.inputs[rows]), train.labels[rows])
         for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
     )
     return reduce(add, parts)
@@ -52,10 +53,11 @@ def trust(solution: Solution) -> dict[str, Array]:
 
 
 def global_model(total: Moments, ridge: float, *, intercept: bool = False) -> dict[str, Array]:
-    """What a server knows once it has solved: the sums, the model, its sharpness and how far to trust it."""
-    solution = solution_of(total, ridge, intercept=intercept, solver="auto", one_hot=True)
-    sharpness = np.array(sharpness_of_sums(total, solution))
-    return {**total.arrays(), **linear_model(solution), "sharpness": sharpness, **trust(solution)}
+    """What a server knows once it has solved: sums, model, how far to trust it, and for classes its sharpness."""
+    one_hot = total.squares is None
+    solution = solution_of(total, ridge, intercept=intercept, solver="auto", one_hot=one_hot)
+    sharpness = {"sharpness": np.array(sharpness_of_sums(total, solution))} if one_hot else {}
+    return {**total.arrays(), **linear_model(solution), **sharpness, **trust(solution)}
 
 
 def figures(state: Arrays, *names: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ def choose_alpha(
     ridge: float,
     rows: Float,
     prior: Float,
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
     sharpness: float,
     *,
     counted: bool,
@@ -29,11 +30,11 @@ def choose_alpha(
     """The alpha with the best leave-one-out predictions on the client's own training data, and their sharpness.
 
     `total` are everybody's moments, `rows` the client's features (with a one behind each where there is an intercept),
-    `prior` what the global model says of them, and `sharpness` the global model's.
+    `prior` what the global model says of them, and `sharpness` the global model's: zero for numbers, which have none.
     """
     predicted = left_out_scores(total, ridge, rows, prior, labels, counted=counted, intercept=intercept)
     alpha = choice.best(ALPHAS, map(predicted, ALPHAS), labels)
-    return alpha, calibration.sharpness(predicted(alpha), labels, sharpness)
+    return alpha, calibration.sharpness(predicted(alpha), labels, sharpness) if sharpness else 0.0
 
 
 def left_out_scores(
@@ -41,7 +42,7 @@ def left_out_scores(
     ridge: float,
     rows: Float,
     prior: Float,
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
     *,
     counted: bool,
     intercept: bool,
@@ -52,7 +53,7 @@ def left_out_scores(
     H = A + ridge I. Leaving a sample out takes it from the client's part (weight alpha) and, if the client is `counted`
     in the sum, from there too (weight 1): with H the identity, its leverage is (1 + alpha) s^2 / (1 + alpha s^2).
     """
-    targets = linear.one_hot(labels, prior.shape[1])
+    targets = labels if labels.ndim == 2 else linear.one_hot(labels, prior.shape[1])
     path = RidgePath.of(whiten(total, ridge, rows, intercept=intercept), targets - prior)
 
     def predicted(alpha: float) -> Float:

@@ -16,6 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve import disk, parameters
+from fedsolve.data.target import target_words
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError, plain
 from fedsolve.features import fitting, maps
@@ -78,7 +79,7 @@ def serve(
         nodes = {name: node for name, node in nodes.items() if name not in left_out}
         samples = sum(site.samples for name, site in descriptions.items() if name not in left_out)
         number = len(descriptions) - len(odd)
-        say(f"{number} sites agree: {samples} samples, {task.classes} classes, features {task.described}")
+        say(f"{number} sites agree: {samples} samples, {target_words(task.target)}, features {task.described}")
         if method.rounds > 1:
             say(f"at most {method.rounds} rounds; each starts a new process at every site, which takes seconds")
         if fit:

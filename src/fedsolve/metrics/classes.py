@@ -1,13 +1,10 @@
-"""Tallies that add, and the figures they give.
-
-A client counts once what its answers are worth: `tally`. Tallies of clients add name by name, and the sum is the tally
-of all their samples together, so that pooled figures need no samples and can travel under a secure sum.
+"""Figures of answers that are classes.
 
 The confusion matrix (one row per true class, one column per answer) is the tally's `confusion` itself. Above `MANY`
 classes it is left out, and right answers, answers and samples are counted per class: `right`, `predicted`, `actual`.
 
 The area under the ROC curve compares samples with each other, so it does not add. For one client `exact_auc` gives it
-exactly; `METRICS["auc"]` reads it from histograms of the probabilities, which add, and `auc_bound` says how far the
+exactly; the metric `auc` reads it from histograms of the probabilities, which add, and `auc_bound` says how far the
 two can be apart. The Brier score sums over all classes, so it goes from 0 to 2; for two classes it is twice the one
 that looks at the second class alone.
 """
@@ -16,10 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsolve import arrays
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.errors import DataError
+from fedsolve.metrics.figure import LARGEST_COUNT, Metric
 
 MANY = 100  # classes up to which a tally holds the whole confusion matrix
 BINS = 256  # per histogram, for few classes
@@ -34,25 +29,10 @@ LARGE = 65_536  # bytes that all histograms of a tally may take, up to 1,024 cla
 CLIP = 1e-15  # smallest probability in log_loss, so that one sure and wrong answer does not make it infinite
 SLACK = 1e-3  # rows of probabilities sum to one up to this: single precision and many classes
 BLOCK = 2**16  # probabilities looked at in one go; they stay in the processor's cache
-LARGEST_COUNT = 2**40  # of samples; sums over classes and bins cannot overflow below it
 
 # Odds fall into cells, 64 per power of two, that are read from the bits of the float: its exponent and six digits more.
 _SHIFT = 52 - 6
 _FIRST, _LAST = (int(np.float64(odds).view(np.int64)) >> _SHIFT for odds in (2.0**-70, 2.0**53))
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One figure that a tally gives; `value` is None where it is not defined, as for no samples at all.
-
-    >>> METRICS["accuracy"].value(tally([[2.0, 1.0], [0.0, 3.0]], [[0.7, 0.3], [0.1, 0.9]], [0, 0]))
-    0.5
-    """
-
-    name: str
-    better: Literal["higher", "lower"]
-    value: Callable[[Arrays], float | None]
-    doc: str
 
 
 def tally(scores: ArrayLike, probabilities: ArrayLike, labels: ArrayLike) -> dict[str, Array]:
@@ -62,7 +42,7 @@ def tally(scores: ArrayLike, probabilities: ArrayLike, labels: ArrayLike) -> dic
     (the first of equal ones), and each row of probabilities sums to one. `labels` are class numbers.
 
     >>> parts = tally([[2.0, 1.0]], [[0.7, 0.3]], [0]), tally([[0.0, 3.0]], [[0.1, 0.9]], [0])
-    >>> add(*parts)["confusion"].tolist()
+    >>> (parts[0]["confusion"] + parts[1]["confusion"]).tolist()
     [[1, 1], [0, 0]]
     """
     shares, truth = _samples(probabilities, labels)
@@ -118,56 +98,14 @@ def zero(classes: int) -> dict[str, Array]:
     return {name: np.zeros(shape, np.int64) for name, shape in counts.items()} | sums
 
 
-def add(a: Arrays, b: Arrays) -> dict[str, Array]:
-    """The tally of both: commutative, associative up to the rounding of two sums, and `{}` changes nothing.
-
-    >>> add({}, add({"count": np.array(2)}, {"count": np.array(3)}))
-    {'count': array(5)}
-    """
-    return arrays.accumulate(arrays.accumulate(None, a), b) if a and b else arrays.accumulate(None, a or b)
-
-
-def figures(tally: Arrays) -> dict[str, float]:
-    """All metrics that are defined for a tally, by name: none for `{}` or for no samples, and never NaN.
-
-    The area under the ROC curve is the one of the histograms. For one client put its exact one in its place:
-    `figures(tally) | {"auc": exact_auc(probabilities, labels)}`, where that is not None.
-
-    >>> figures(tally([[2.0, 1.0], [0.0, 3.0]], [[1.0, 0.0], [0.5, 0.5]], [0, 1]))["brier"]
-    0.25
-    """
-    values = {metric.name: metric.value(tally) for metric in METRICS.values()} if tally else {}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def spread(values: Sequence[float], better: Literal["higher", "lower"]) -> dict[str, float]:
-    """Mean, population deviation and mean of the worst tenth (at least one) over clients; {} for no clients.
-
-    Sums are exact: clients that all have the same value have that mean, to the last digit.
-
-    >>> spread([0.5, 0.75, 1.0], "higher")["worst_decile"], spread([0.5, 0.75, 1.0], "lower")["worst_decile"]
-    (0.5, 1.0)
-    """
-    if not all(map(math.isfinite, values)):
-        raise DataError("figures of clients must be finite; leave out the clients for which one is not defined")
-    if not values:
-        return {}
-    worst_first = sorted(map(float, values), reverse=better == "lower")
-    return {
-        "mean": statistics.mean(worst_first),
-        "std": statistics.pstdev(worst_first),
-        "worst_decile": statistics.mean(worst_first[: -(-len(worst_first) // 10)]),
-    }
-
-
 def baseline(train: ArrayLike, test: ArrayLike) -> dict[str, Array]:
     """The tally of the best constant answer, from counts per class alone; `class_counts` gives those of a tally.
 
     It always answers the class that is commonest in `train` (the first of equal ones), with the shares of the classes
     in `train` as probabilities, to the samples counted in `test`.
 
-    >>> figures(baseline([3, 1], [2, 2]))["accuracy"]
-    0.5
+    >>> baseline([3, 1], [2, 2])["confusion"].tolist()
+    [[2, 0], [2, 0]]
     """
     train_counts, test_counts = np.asarray(train), np.asarray(test)
     for name, counts in (("training", train_counts), ("test", test_counts)):
@@ -376,7 +314,7 @@ def _auc(tally: Arrays) -> float | None:
     return _area(tally, lambda positives, negatives: positives * (negatives.cumsum(axis=1) - negatives / 2))
 
 
-_ALL = (
+METRICS = (
     Metric("accuracy", "higher", _accuracy, "share of right answers"),
     Metric("balanced_accuracy", "higher", _balanced_accuracy, "mean recall of the classes that occur"),
     Metric("log_loss", "lower", _log_loss, "mean of -ln p, p the true class's probability, at least 1e-15"),
@@ -384,4 +322,3 @@ _ALL = (
     Metric("macro_f1", "higher", _macro_f1, "mean F1 of the classes that occur or are answered"),
     Metric("auc", "higher", _auc, "area under the ROC curve: second of two classes, or mean of each against the rest"),
 )
-METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
