@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.fedselect import FedSelect as FedSelect
     from fedsolve.methods.fedzo import FedZO as FedZO
+    from fedsolve.methods.glm import GLM as GLM
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
     from fedsolve.methods.moon import MOON as MOON

@@ -21,6 +21,7 @@ from fedsolve.arrays import Array, Arrays, softmax
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.laws import Law
+from fedsolve.summary import Summary
 
 Fold: TypeAlias = Literal["sum", "collect"] | Mapping[str, str]
 Purpose: TypeAlias = Literal["update", "personalize"]
@@ -145,6 +146,10 @@ class Method(Protocol):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """What a user should know before trusting the state, one sentence each: features whose digits were lost."""
         return ()
+
+    def inference(self, state: Arrays, task: Task) -> Summary | None:
+        """Coefficients of the global model with their errors, where the method knows what to say of them."""
+        return None
 
     # --- client half ---
     def init_client(self, site: Site) -> Arrays:

@@ -21,6 +21,7 @@ CATALOGUE: dict[str, str] = {
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
     "apfl": "fedsolve.methods.apfl:APFL",
     "fedprior": "fedsolve.methods.fedprior:FedPrior",
+    "glm": "fedsolve.methods.glm:GLM",
     "deepafl": "fedsolve.methods.deepafl:DeepAFL",
     "fedavg": "fedsolve.methods.fedavg:FedAvg",
     "fedavg-ft": "fedsolve.methods.fedavg_ft:FedAvgFT",

@@ -1,8 +1,8 @@
 """Distributions of a target given its linear predictors, each with its canonical link.
 
-With the canonical link the score of a sample is x (y - mean) and its curvature x x' times the variance, so that Newton's
-method, Fisher scoring and iteratively reweighted least squares are one. Targets and predictors have a row per sample: one
-column, or for K classes K - 1 columns, of the classes but the first, which is the reference.
+With the canonical link the score of a sample is x (y - mean) and its curvature x x' times the variance, so that
+Newton's method, Fisher scoring and iteratively reweighted least squares are one. Targets and predictors have a row per
+sample: one column, or for K classes K - 1 columns, of the classes but the first, which is the reference.
 """
 
 from __future__ import annotations
@@ -170,11 +170,13 @@ class Categorical:
     def link(self, mean: Float) -> Float:
         """Logarithms of the ratios to the first class."""
         tiny = np.finfo(np.float64).tiny
-        return np.log(np.maximum(mean, tiny)) - np.log(np.maximum(1.0 - mean.sum(1, keepdims=True), tiny))
+        logits: Float = np.log(np.maximum(mean, tiny)) - np.log(np.maximum(1.0 - mean.sum(1, keepdims=True), tiny))
+        return logits
 
     def mean(self, predictors: Float) -> Float:
         """The probability of each class but the first."""
-        return np.exp(self._logs(predictors)[:, 1:])
+        mean: Float = np.exp(self._logs(predictors)[:, 1:])
+        return mean
 
     def variance(self, mean: Float) -> Float:
         """diag(p) - p p'."""
@@ -191,7 +193,7 @@ class Categorical:
         return each + 2.0 * _entropy(shares) if self.shares else each
 
     def best(self, targets: Float) -> Float:
-        """Zero: a class that is certain. Shares have it without the binomial coefficient, which says nothing of them."""
+        """Zero: a class that is certain. Shares have it without the binomial coefficient, which says nothing."""
         return np.zeros(len(targets))
 
     def margins(self, targets: Float, predictors: Float) -> Float:
@@ -223,6 +225,8 @@ def distribution(family: str, task: Task) -> Distribution:
                 f"family={family} predicts numbers, and the target of this task is classes; choose family=binomial, or "
                 "read the target as numbers"
             )
+        if task.classes < 2:
+            raise DataError("there is nothing to tell apart: the target has one class")
         return Categorical(task.classes)
     known: dict[str, Distribution] = {
         "auto": Gaussian(),
