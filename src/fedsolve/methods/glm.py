@@ -65,7 +65,7 @@ class GLM(Method):
     )
     rounds: int = parameters.number(25, "rounds at most; it stops when it has converged", low=1, integer=True)
     tol: float = parameters.number(
-        1e-8, "converged when the next step is below this many standard errors", low=1e-12, high=1.0
+        1e-9, "converged when the next step is below this many standard errors", low=1e-12, high=1.0
     )
 
     def __post_init__(self) -> None:

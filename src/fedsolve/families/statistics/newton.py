@@ -17,7 +17,9 @@ OPENING, RUNNING, CONVERGED, SEPARATED, ERRORS, COMPLETE = range(6)  # where a f
 OFFSET = 1e-6  # share of its squares that a column keeps about its mean, below which the sums are taken again
 EPS = float(np.finfo(np.float64).eps)
 SLACK = 1e-11  # relative; a deviance that rises by less has not risen
-CREEPS, RUNS = 1e-2, 0.3  # a decrement below the one, at a step above the other: the curvature is vanishing
+# Newton's method squares a small decrement. One that only falls by about e^-1/2 a step is that of a coefficient which runs
+# away while its curvature vanishes.
+SMALL, SLOWLY = 1e-2, 0.3
 
 
 def opened(sums: Arrays, before: Arrays, ridge: float, family_link: Float) -> dict[str, Array]:
@@ -87,7 +89,9 @@ def advanced(
         return {**state, "step": half, "coefficients": state["before"] + half}
     told = ("triangle", "deviance", "best", "logs", "null_deviance", "departure", "ranks")
     now = {**state, **{name: sums[name] for name in told}, "objective": np.array(objective), "before": at}
-    now["null"] = state["null"] + _null_step(sums)
+    moved = _null_step(sums)
+    now["null"] = state["null"] + moved
+    now["null_deviance"] = sums["null_deviance"] - np.asarray(sums["null_score"] @ moved)  # where that step leads to
     if int(sums["misfits"]) == 0 and ridge == 0:
         return {**now, "status": np.array(SEPARATED), "culprit": np.array(_largest(state, at))}
     gradient = sums["score"].T.ravel() - punished @ flat
@@ -97,12 +101,12 @@ def advanced(
     taken = step.reshape(at.shape[::-1]).T
     squared = float(step @ gradient)
     dispersion = 1.0 if fixed else float(sums["deviance"]) / max(1, int(state["count"]) - size)
-    now |= {"step": taken, "coefficients": at + taken}
+    now |= {"step": taken, "coefficients": at + taken, "decrement": np.array(squared)}
     if squared <= tolerance**2 * dispersion + 1e-24 * float(sums["null_deviance"]):
-        over = ("step", "before", "objective")  # for halving a step, and of the size of rounding now
+        over = ("step", "before", "objective", "decrement")  # for halving a step, and of the size of rounding now
         now = {name: array for name, array in now.items() if name not in over}
         return {**now, "status": np.array(ERRORS if errors else CONVERGED)}
-    creeping = squared <= CREEPS**2 * dispersion and float(np.abs(taken).max(initial=0.0)) >= RUNS
+    creeping = SLOWLY**2 * float(state.get("decrement", np.inf)) < squared <= SMALL**2 * dispersion
     if fixed and creeping:
         return {**now, "status": np.array(SEPARATED), "culprit": np.array(_largest(state, taken))}
     return now
