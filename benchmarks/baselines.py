@@ -97,7 +97,8 @@ def choices() -> Iterator[Run]:
     tried: list[tuple[str, dict[str, Any]]] = [("local", {}), ("fedavg", {})]
     tried += [("feddbe", {"kappa": kappa}) for kappa in (0.0, 0.1, 1.0, 5.0, 50.0)]
     tried += [("fedamp", {"alpha": alpha, "sigma": sigma}) for alpha in (0.01, 0.1, 0.5) for sigma in (0.5, 1.0)]
-    tried += [("fedamp", {"lam": lam}) for lam in (0.0, 0.001, 0.01)]
+    tried += [("fedamp", {"lam": lam}) for lam in (0.0, 0.001, 0.01, 0.03, 0.1)]
+    tried += [("fedamp", {"alpha": 0.001, "lam": lam}) for lam in (0.0, 0.001, 0.01)]
     tried += [("pfedla", {"server_lr": rate, "own": own}) for rate in (0.05, 0.5) for own in (0.0, 0.5, 0.8)]
     tried += [("fedgh", {"server_passes": passes}) for passes in (1, 10)]
     for method, some in tried:

@@ -31,9 +31,9 @@ def measure() -> list[dict[str, Any]]:
         return fs.Federation.from_arrays(named, classes=CLASSES)
 
     methods: dict[str, fs.Method] = {
-        "afl": fs.AFL(),
-        "fedhip alpha=20": fs.FedHiP(alpha=20.0),
-        "fedhip auto": fs.FedHiP(),
+        "afl": fs.AFL(ridge=0.0, intercept=False),
+        "fedhip alpha=20": fs.FedHiP(alpha=20.0, beta=1.0, intercept=False),
+        "fedhip auto": fs.FedHiP(beta=1.0, intercept=False),
         "apfl auto, as many random features": fs.APFL(d_primary=FEATURES, d_refine=FEATURES),
         "fedprior": fs.FedPrior(),
     }

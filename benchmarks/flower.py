@@ -72,13 +72,13 @@ def wall_time(nodes: int = NODES, width: int = WIDTH, turns: int = TURNS) -> lis
         live = _federation(Path(folder), nodes, width)
         try:
             _start(live)
-            first = live.run(fs.FedHiP(), Path(folder) / "warm", wait=600.0, timeout=1200.0)
+            first = live.run(fs.FedHiP(beta=1.0, intercept=False), Path(folder) / "warm", wait=600.0, timeout=1200.0)
             up, down = first.bytes_up // nodes, first.bytes_down // nodes
             app = _bare_app(live, up, down, nodes)
             times: dict[str, list[float]] = {"fedhip": [], "bare": []}
             for turn in range(turns):
                 started = time.perf_counter()
-                live.run(fs.FedHiP(), Path(folder) / f"out{turn}", wait=600.0, timeout=1200.0)
+                live.run(fs.FedHiP(beta=1.0, intercept=False), Path(folder) / f"out{turn}", wait=600.0, timeout=1200.0)
                 times["fedhip"].append(time.perf_counter() - started)
                 started = time.perf_counter()
                 _run_bare(live, app)
@@ -101,7 +101,13 @@ def memory(width: int = BIG, nodes: int = BIG_NODES, runs: int = BIG_RUNS) -> li
             _start(live)
             watch = _Watch(live.processes["server"].pid)
             for number in range(runs):
-                live.run(fs.FedHiP(alpha=1.0), Path(folder) / f"out{number}", [], wait=900.0, timeout=1800.0)
+                live.run(
+                    fs.FedHiP(alpha=1.0, beta=1.0, intercept=False),
+                    Path(folder) / f"out{number}",
+                    [],
+                    wait=900.0,
+                    timeout=1800.0,
+                )
             watch.stop()
         finally:
             live.stop()
@@ -121,7 +127,7 @@ def large(width: int = HUGE, nodes: int = HUGE_NODES) -> list[dict[str, Any]]:
             _start(live)
             watch = _Watch(live.processes["server"].pid, live.processes["ward-a"].pid)
             started = time.perf_counter()
-            method = fs.FedHiP(alpha=1.0, beta=1.0)
+            method = fs.FedHiP(alpha=1.0, beta=1.0, intercept=False)
             result = live.run(method, Path(folder) / "out", [], wait=900.0, timeout=1800.0)
             seconds = time.perf_counter() - started
             watch.stop()

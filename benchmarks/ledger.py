@@ -38,7 +38,7 @@ def measure() -> list[dict[str, Any]]:
 
 def _measure(folder: Path) -> list[dict[str, Any]]:
     task = fs.Task(fs.Classes(CLASSES), (FEATURES,))
-    ledger = Ledger.create(folder / "fed.db", fs.AFL(ridge=1.0), task)
+    ledger = Ledger.create(folder / "fed.db", fs.AFL(ridge=1.0, intercept=False), task)
     bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
     bare.execute(f"PRAGMA page_size = {PAGE}")  # what is good for the ledger is good for the bare insert
     bare.execute("PRAGMA journal_mode = WAL")

@@ -33,9 +33,9 @@ FILES = {
 SPLITS = {"heart disease": 20, "landmine": 5, "pacs": 1, "pacs, split anew": 5}
 METHODS: dict[str, fs.Method] = {
     "alone": fs.Local(intercept=True),
-    "pooled": fs.AFL(intercept=True),
+    "pooled": fs.AFL(intercept=True, ridge=0.0),
     "pooled, auto": fs.AFL(ridge="auto", intercept=True),
-    "fedhip": fs.FedHiP(intercept=True),
+    "fedhip": fs.FedHiP(intercept=True, beta=1.0),
     "fedprior": fs.FedPrior(),
 }
 

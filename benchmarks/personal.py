@@ -20,10 +20,10 @@ import fedsolve as fs
 from fedsolve import blas
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
-from fedsolve.families.ridge import linear
+from fedsolve.families.ridge import linear, refinement
+from fedsolve.families.ridge.knowledge import Knowledge
 from fedsolve.features.maps import RandomProjection
 from fedsolve.method import Server, Site
-from fedsolve.methods.fedprior import Knowledge
 from fedsolve.rng import derive
 from fedsolve.solver import RidgePath, solve, whiten
 
@@ -83,7 +83,12 @@ def measure(seeds: tuple[int, ...] = SEEDS) -> list[dict[str, Any]]:
 
 def autos() -> dict[str, fs.Method]:
     """The methods that are run as they are."""
-    return {"local": fs.Local(), "afl": fs.AFL(), "fedhip": fs.FedHiP(), "fedprior": fs.FedPrior()}
+    return {
+        "local": fs.Local(intercept=False),
+        "afl": fs.AFL(ridge=0.0, intercept=False),
+        "fedhip": fs.FedHiP(beta=1.0, intercept=False),
+        "fedprior": fs.FedPrior(),
+    }
 
 
 def table_row(done: list[dict[str, Any]], setting: tuple[int, float]) -> dict[str, Any]:
@@ -251,7 +256,9 @@ def apfl_accuracy(
         classes = linear.one_hot(y[train], scores.shape[1])
         targets = classes - scores[train]
         unseen = classes - targets / (1.0 - leverage)
-        (beta, lam), _ = method._choose(unseen, psi[train], targets, y[train], 1.0)
+        (beta, lam), _ = refinement.choose_beta_and_lam(
+            unseen, psi[train], targets, y[train], 1.0, beta=method.beta, lam=method.lam
+        )
         weights = solve(fs.Moments.of(psi[train], targets), beta, solver="auto").weights
         hits = (scores[test] + lam * (psi[test] @ weights)).argmax(1) == y[test]
         right.append(float(hits.mean()))

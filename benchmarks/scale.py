@@ -20,7 +20,7 @@ y = rng.integers(classes, size=len(x))
 parts = zip(np.split(x, clients), np.split(y, clients), strict=True)
 federation = fs.Federation.from_arrays({f"c{i:05d}": {"train": part} for i, part in enumerate(parts)}, classes=classes)
 started = time.perf_counter()
-fs.run(fs.AFL(ridge=1.0), federation)
+fs.run(fs.AFL(ridge=1.0, intercept=False), federation)
 taken = time.perf_counter() - started
 status = open("/proc/self/status").read().split()  # ru_maxrss would count the parent's memory, too
 peak = int(status[status.index("VmHWM:") + 1]) * 1024

@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from fedsolve.solver import Solution as Solution
     from fedsolve.solver import solve as solve
     from fedsolve.study.estimator import estimator as estimator
+    from fedsolve.study.federated import FederatedClassifier as FederatedClassifier
+    from fedsolve.study.federated import FederatedRegressor as FederatedRegressor
     from fedsolve.study.onnx import to_onnx as to_onnx
 
 __version__ = "0.2.0.dev0"
@@ -118,6 +120,7 @@ _HOMES = {
     "fedsolve.runtime.inprocess": ("run",),
     "fedsolve.solver": ("Solution", "solve"),
     "fedsolve.study.estimator": ("estimator",),
+    "fedsolve.study.federated": ("FederatedClassifier", "FederatedRegressor"),
     "fedsolve.study.onnx": ("to_onnx",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

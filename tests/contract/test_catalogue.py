@@ -103,7 +103,7 @@ def test_every_method_is_a_class_of_the_package_and_documented(name: str) -> Non
 
 
 def test_check_method_runs_every_check_that_applies(monkeypatch: pytest.MonkeyPatch) -> None:
-    method, ran = fs.FedHiP(), list[str]()
+    method, ran = fs.FedHiP(beta=1.0, intercept=False), list[str]()
     for title in CHECKS:
         monkeypatch.setitem(CHECKS, title, partial(lambda title, _: ran.append(title), title))
     monkeypatch.setattr(contract, "hold", lambda law, _: ran.append(f"law {law}"))

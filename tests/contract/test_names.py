@@ -9,6 +9,7 @@ from fedsolve.methods import homes
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "fedsolve"
+LONGEST = 150  # lines of a method: what it is and its two halves; machinery belongs in families/
 
 
 def typed() -> dict[str, str]:
@@ -36,3 +37,10 @@ def test_every_file_of_the_methods_is_in_the_catalogue() -> None:
     }
     modules = [module for module, _ in homes()]
     assert sorted(modules) == sorted(files)
+
+
+def test_every_method_is_a_short_file() -> None:
+    files = [path for path in (PACKAGE / "methods").glob("*.py") if path.stem != "__init__"]
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert len(lengths) == len(set(homes()))
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}

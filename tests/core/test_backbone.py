@@ -443,13 +443,13 @@ def test_clients_with_another_network_refuse_by_name(tmp_path: Path) -> None:
         theirs = replace(federation.task, features=other)
         request = Request("update", 1, 0, theirs.described, {})
         with pytest.raises(DataError, match=rf"its features are not the server's: .*{word}.* there; nothing was"):
-            handle(fs.AFL(), federation.task, client, None, request)
+            handle(fs.AFL(ridge=0.0, intercept=False), federation.task, client, None, request)
 
 
 def test_a_model_finds_its_network_elsewhere(tmp_path: Path) -> None:
     table = fs.Table.make("pictures", IMAGES, np.arange(7) % 2)
     features = maps.parse(f"onnx:{write_onnx(tmp_path / 'a.onnx')},{NORMAL}")
-    result = fs.run(fs.AFL(ridge=1.0), table.with_features(features).split("iid", clients=1, test=0))
+    result = fs.run(fs.AFL(ridge=1.0, intercept=False), table.with_features(features).split("iid", clients=1, test=0))
     assert result.shared is not None
     wanted = result.shared.scores(IMAGES)
     result.shared.save(tmp_path / "m.safetensors")

@@ -112,7 +112,7 @@ def federation(x: Float, labels: np.ndarray, clients: int) -> fs.Federation:
 
 
 METHODS: dict[str, Callable[[bool], fs.Method]] = {
-    "afl": lambda intercept: fs.AFL(intercept=intercept),
+    "afl": lambda intercept: fs.AFL(intercept=intercept, ridge=0.0),
     "fedhip": lambda intercept: fs.FedHiP(alpha=2.0, beta=0.5, intercept=intercept),
     "local": lambda intercept: fs.Local(ridge=0.5, intercept=intercept),
 }
@@ -200,7 +200,14 @@ def test_no_word_where_nothing_is_lost(clients: int) -> None:
 def test_no_word_in_runs_on_real_data() -> None:
     """A warning would be an error here."""
     split = fs.load("digits").split(fs.dirichlet(0.3), clients=5)
-    for method in (fs.AFL(), fs.AFL(intercept=True), fs.FedHiP(), fs.Local(intercept=True), fs.FedPrior(), fs.APFL()):
+    for method in (
+        fs.AFL(ridge=0.0, intercept=False),
+        fs.AFL(intercept=True, ridge=0.0),
+        fs.FedHiP(beta=1.0, intercept=False),
+        fs.Local(intercept=True),
+        fs.FedPrior(),
+        fs.APFL(),
+    ):
         assert fs.run(method, split).warnings == ()
 
 
@@ -279,14 +286,14 @@ def test_names_of_columns_are_those_of_features_only_where_features_are_columns(
 def test_results_keep_their_warnings_on_disk(tmp_path_factory: pytest.TempPathFactory) -> None:
     x, labels, _ = column("offset", 1e9)
     with pytest.warns(fs.PrecisionWarning, match="'time'"):
-        result = fs.run(fs.FedHiP(intercept=True), federation(x, labels, 7))
+        result = fs.run(fs.FedHiP(intercept=True, beta=1.0), federation(x, labels, 7))
     again = fs.Result.load(result.save(tmp_path_factory.mktemp("result") / "run"))
     assert again.warnings == result.warnings
     assert again.clients["c3"].unsure == result.clients["c3"].unsure == (1,)
     assert "warning: the digits of feature" in result._repr_html_()
 
 
-@pytest.mark.parametrize("method", [fs.FedPrior(), fs.Local(intercept=True), fs.AFL(intercept=True)])
+@pytest.mark.parametrize("method", [fs.FedPrior(), fs.Local(intercept=True), fs.AFL(intercept=True, ridge=0.0)])
 def test_milliseconds_within_a_second_are_named(method: fs.Method) -> None:
     """The case that was silent: pooled least squares tells the halves of a second apart, the sums do not."""
     rng = np.random.default_rng(0)
@@ -318,7 +325,16 @@ def test_zeros_and_small_numbers_with_normal_squares_are_taken() -> None:
 
 
 @pytest.mark.parametrize("size", [1e153, 1e154, 1e300])
-@pytest.mark.parametrize("method", [fs.AFL(ridge="auto"), fs.FedHiP(), fs.FedPrior(), fs.Local(), fs.FedACnnL()])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fs.AFL(ridge="auto", intercept=False),
+        fs.FedHiP(beta=1.0, intercept=False),
+        fs.FedPrior(),
+        fs.Local(intercept=False),
+        fs.FedACnnL(),
+    ],
+)
 def test_squares_without_room_for_sums_are_refused_by_name(size: float, method: fs.Method) -> None:
     """At 1e153 fedprior, fedhip and the choice of a ridge ended in a traceback: the sums were finite, the next not."""
     x, labels, _ = column("offset", 0.0)

@@ -41,7 +41,7 @@ def test_scikit_learn_takes_it(tmp_path: Path) -> None:
     from sklearn.preprocessing import FunctionTransformer
 
     digits = fs.load("digits")
-    model = fs.run(fs.FedHiP(intercept=True), digits.split("dirichlet:0.5", clients=4)).models["client-01"]
+    model = fs.run(fs.FedHiP(intercept=True, beta=1.0), digits.split("dirichlet:0.5", clients=4)).models["client-01"]
     x, y = np.asarray(digits.inputs), digits.labels
     model.save(tmp_path / "m.safetensors")
     classifier = fs.estimator(tmp_path / "m.safetensors")
@@ -56,7 +56,7 @@ def test_scikit_learn_takes_it(tmp_path: Path) -> None:
 def test_pictures_as_rows_get_their_shape_back() -> None:
     x = np.random.default_rng(0).normal(size=(30, 4, 5))
     table = fs.Table.make("squares", x, np.arange(30) % 3)
-    model = fs.run(fs.AFL(ridge=1.0), table.split("iid", clients=2, test=0)).shared
+    model = fs.run(fs.AFL(ridge=1.0, intercept=False), table.split("iid", clients=2, test=0)).shared
     assert model is not None
     classifier = fs.estimator(model)
     assert classifier.n_features_in_ == 20
@@ -76,7 +76,7 @@ def test_two_classes() -> None:
     x = rng.normal(size=(200, 4))
     y = (x[:, 0] > 0).astype(int)
     federation = fs.Federation.from_arrays({"a": {"train": (x, y)}}, class_names=["well", "ill"])
-    model = fs.run(fs.AFL(intercept=True), federation).models["a"]
+    model = fs.run(fs.AFL(intercept=True, ridge=0.0), federation).models["a"]
     classifier = fs.estimator(model)
     assert set(classifier.predict(x)) == {"well", "ill"}
     assert classifier.classes_.tolist() == ["ill", "well"]
@@ -162,7 +162,7 @@ def test_the_names_of_columns_are_where_scikit_learn_looks_for_them() -> None:
     check_is_fitted(classifier)
     assert classifier.feature_names_in_.tolist() == list(COLUMNS)
     assert classifier.feature_names_in_.dtype == object
-    digits = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=2)).shared
+    digits = fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load("digits").split("iid", clients=2)).shared
     assert digits is not None
     assert not hasattr(fs.estimator(digits), "feature_names_in_")
 
@@ -170,7 +170,7 @@ def test_the_names_of_columns_are_where_scikit_learn_looks_for_them() -> None:
 def test_a_frame_goes_by_position_where_the_model_knows_no_names() -> None:
     pandas = pytest.importorskip("pandas")
     digits = fs.load("digits")
-    model = fs.run(fs.AFL(), digits.split("iid", clients=2)).shared
+    model = fs.run(fs.AFL(ridge=0.0, intercept=False), digits.split("iid", clients=2)).shared
     assert model is not None
     x = np.asarray(digits.inputs)
     np.testing.assert_array_equal(fs.estimator(model).predict(pandas.DataFrame(x)), model.predict(x))

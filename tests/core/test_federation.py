@@ -482,7 +482,7 @@ def test_no_repr_shows_rows_of_data() -> None:
     y = np.arange(200) % 2
     data = Table.make("t" * 400, x, y, test=(x, y), client=np.arange(200) % 20)
     federation = data.split("by-client")
-    result = fs.run(fs.AFL(ridge=1.0), federation)
+    result = fs.run(fs.AFL(ridge=1.0, intercept=False), federation)
     moments = fs.Moments.of(x, y, classes=2)
     client = federation.clients["client-03"]
     shown = [data, federation, client, client.train, client.test, result, result.models["client-03"], result.shared]

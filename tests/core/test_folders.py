@@ -72,7 +72,7 @@ def test_pictures_of_one_size_need_no_network(tmp_path: Path) -> None:
         paint(tmp_path / "set" / "blue" / f"{number}.png", colour=(20, 20, 220))
     federation = fs.load(str(tmp_path / "set")).split("iid", clients=2)
     assert federation.task.inputs == (10, 12, 3)
-    assert fs.run(fs.AFL(ridge=1.0), federation).accuracy.mean == 1.0
+    assert fs.run(fs.AFL(ridge=1.0, intercept=False), federation).accuracy.mean == 1.0
 
 
 def test_a_sample_of_pictures_keeps_each_with_its_class(tmp_path: Path) -> None:
@@ -304,5 +304,5 @@ def test_ten_thousand_pictures_three_broken(tmp_path: Path) -> None:
     features = maps.parse(f"onnx:{write_onnx(tmp_path / 'm.onnx')},{NORMAL}")
     federation = table.with_features(features).split("dirichlet:0.5", clients=20)
     assert sum(len(client.train) + len(client.test) for client in federation.clients.values()) == 9997
-    mean = fs.run(fs.FedHiP(), federation).accuracy.mean
+    mean = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation).accuracy.mean
     assert mean is not None and mean > 0.2

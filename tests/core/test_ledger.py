@@ -28,7 +28,13 @@ from tests.contexts import site
 
 FEATURES, CLASSES = 12, 4
 TASK = fs.Task(fs.Classes(CLASSES), (FEATURES,))
-METHODS = [fs.AFL(ridge=0.1), fs.AFL(intercept=True), fs.FedHiP(), fs.APFL(d_primary=24, d_refine=8), fs.FedPrior()]
+METHODS = [
+    fs.AFL(ridge=0.1, intercept=False),
+    fs.AFL(intercept=True, ridge=0.0),
+    fs.FedHiP(beta=1.0, intercept=False),
+    fs.APFL(d_primary=24, d_refine=8),
+    fs.FedPrior(),
+]
 
 
 def data(number: int, samples: int = 40) -> tuple[Any, Any]:
@@ -79,7 +85,7 @@ def test_it_solves_what_one_run_over_all_solves(ledger: Ledger) -> None:
 def test_the_order_of_arrival_leaves_no_trace(tmp_path: Path) -> None:
     totals = []
     for seed in range(3):
-        with Ledger.create(tmp_path / f"{seed}.db", fs.FedHiP(), TASK) as ledger:
+        with Ledger.create(tmp_path / f"{seed}.db", fs.FedHiP(beta=1.0, intercept=False), TASK) as ledger:
             for number in np.random.default_rng(seed).permutation(30):
                 ledger.add(contribution(ledger.terms, int(number)))
             totals.append(ledger.total())
@@ -98,7 +104,7 @@ def test_a_removed_client_was_never_there(ledger: Ledger) -> None:
 @pytest.mark.parametrize("total_only", [False, True])
 def test_a_thousand_changes_leave_no_drift(tmp_path: Path, total_only: bool) -> None:
     rng = np.random.default_rng(5)
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, total_only=total_only) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK, total_only=total_only) as ledger:
         ledger._database.connection.execute("PRAGMA synchronous = OFF")  # the disk is not what is tested here
         inside: set[int] = set()
         for _ in range(1000):
@@ -141,7 +147,7 @@ def test_the_same_again_changes_nothing(ledger: Ledger) -> None:
 
 def test_a_feature_that_only_the_removed_client_had_is_exactly_gone(tmp_path: Path) -> None:
     # Rounding left in such a column would be brought to unit diagonal by the solver, and count as a feature.
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         for number in range(20):
             x, y = data(number)
             if number != 4:
@@ -157,8 +163,8 @@ def test_a_feature_that_only_the_removed_client_had_is_exactly_gone(tmp_path: Pa
 
 def test_a_giant_that_leaves_takes_no_digits_along(tmp_path: Path) -> None:
     with (
-        Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger,
-        Ledger.create(tmp_path / "other.db", fs.AFL(), TASK) as other,
+        Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger,
+        Ledger.create(tmp_path / "other.db", fs.AFL(ridge=0.0, intercept=False), TASK) as other,
     ):
         x, y = data(99)
         ledger.add(Contribution.of("giant", fs.Moments.of(1e11 * x, y, classes=CLASSES).arrays()))
@@ -177,7 +183,7 @@ def test_a_giant_that_leaves_takes_no_digits_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["removed", "replaced"])
 def test_removed_and_replaced_statistics_are_not_in_the_file(tmp_path: Path, way: str) -> None:
     path = tmp_path / "fed.db"
-    with Ledger.create(path, fs.FedHiP(), TASK) as ledger:
+    with Ledger.create(path, fs.FedHiP(beta=1.0, intercept=False), TASK) as ledger:
         mine = contribution(ledger.terms, 1)
         ledger.add(mine)
         for number in range(2, 20):
@@ -218,14 +224,14 @@ def test_a_replay_under_another_name_is_refused_and_kept_in_the_journal(ledger: 
     ids=str,
 )
 def test_a_contribution_with_one_changed_word_is_refused(change: dict[str, str], words: str) -> None:
-    terms = Terms.make(fs.AFL(), TASK)
+    terms = Terms.make(fs.AFL(ridge=0.0, intercept=False), TASK)
     arrays, metadata = codec.read(contribution(terms, 1).write(terms))
     assert Contribution.read(codec.encode(arrays, metadata), terms, "file").client == "site-0001"
     with pytest.raises(fs.DataError, match=words):
         Contribution.read(codec.encode(arrays, metadata | change), terms, "file")
 
 
-@pytest.mark.parametrize("method", [fs.Local()], ids=["local"])
+@pytest.mark.parametrize("method", [fs.Local(intercept=False)], ids=["local"])
 def test_methods_that_send_no_moments_are_refused(tmp_path: Path, method: fs.Method) -> None:
     with pytest.raises(fs.ParameterError, match="a ledger keeps moments"):
         Ledger.create(tmp_path / "fed.db", method, TASK)
@@ -243,12 +249,12 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(fs.DataError, match="not a ledger of format"):
         Ledger(tmp_path / "sql.db")
-    Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK).close()
+    Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK).close()
     with pytest.raises(fs.DataError, match="exists"):
-        Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK)
+        Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK)
     assert (tmp_path / "fed.db").stat().st_mode & 0o777 == 0o600  # for its owner alone
     for pragma in ("user_version = 3", "application_id = 7"):
-        Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(), TASK).close()
+        Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(ridge=0.0, intercept=False), TASK).close()
         with closing(sqlite3.connect(tmp_path / f"{pragma}.db")) as db, db:
             db.execute(f"PRAGMA {pragma}")
         db.close()
@@ -265,7 +271,7 @@ def test_nobody_in_is_nothing_to_solve(ledger: Ledger) -> None:
 
 def test_only_the_total_is_kept_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
-    with Ledger.create(path, fs.FedHiP(), TASK, total_only=True) as ledger:
+    with Ledger.create(path, fs.FedHiP(beta=1.0, intercept=False), TASK, total_only=True) as ledger:
         first, second = contribution(ledger.terms, 1), contribution(ledger.terms, 2)
         ledger.add(first)
         ledger.add(second)
@@ -290,7 +296,7 @@ def test_only_the_total_is_kept_if_asked(tmp_path: Path) -> None:
 
 
 def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(beta=1.0, intercept=False), TASK) as ledger:
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         ledger.settle()
@@ -314,7 +320,7 @@ def test_verify_finds_a_changed_contribution_and_a_wrong_total(tmp_path: Path) -
 @pytest.mark.parametrize("change", ["one ulp", "not a number", "cut off", "nothing"])
 def test_a_damaged_total_is_not_solved_and_verify_sums_the_parts_again(tmp_path: Path, half: str, change: str) -> None:
     """0.1.0 solved it in silence, but for what cannot be read."""
-    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(beta=1.0, intercept=False), TASK) as ledger:
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         ledger.settle()
@@ -336,7 +342,7 @@ def test_a_damaged_total_is_not_solved_and_verify_sums_the_parts_again(tmp_path:
 
 
 def test_a_client_whose_contribution_is_damaged_can_leave_or_send_another(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(beta=1.0, intercept=False), TASK) as ledger:
         for number in range(6):
             ledger.add(contribution(ledger.terms, number))
         ledger.settle()
@@ -366,7 +372,7 @@ def test_honest_contributions_of_any_size_pass(ledger: Ledger, samples: int) -> 
 def test_honest_contributions_with_constant_zero_and_wild_features_pass(tmp_path: Path) -> None:
     scales = np.geomspace(1e-8, 1e8, FEATURES)
     scales[5] = 0.0
-    for method in (fs.AFL(), fs.FedPrior()):
+    for method in (fs.AFL(ridge=0.0, intercept=False), fs.FedPrior()):
         terms = Terms.make(method, TASK)
         for number in range(10):
             x, y = data(number, samples=int(3 * 4 ** (number % 4)))
@@ -376,12 +382,12 @@ def test_honest_contributions_with_constant_zero_and_wild_features_pass(tmp_path
 
 
 def test_terms_know_the_column_of_ones() -> None:
-    assert Terms.make(fs.AFL(), TASK).ones is None
+    assert Terms.make(fs.AFL(ridge=0.0, intercept=False), TASK).ones is None
     assert Terms.make(fs.FedPrior(), TASK).ones == FEATURES
     with_ones = fs.Federation.from_arrays({"a": {"train": data(0)}}, classes=CLASSES)
     from fedsolve.features.maps import Ones
 
-    assert Terms.make(fs.AFL(), with_ones.with_features(Ones()).task).ones == FEATURES
+    assert Terms.make(fs.AFL(ridge=0.0, intercept=False), with_ones.with_features(Ones()).task).ones == FEATURES
 
 
 def format_1(terms: Terms) -> dict[str, str]:
@@ -441,7 +447,7 @@ def ledger_of_format_1(path: Path, terms: Terms, inside: list[Contribution], lef
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_ledger_of_version_0_1_0_still_serves(tmp_path: Path, keeps: bool) -> None:
-    terms = Terms.make(fs.FedHiP(), TASK, seed=3)
+    terms = Terms.make(fs.FedHiP(beta=1.0, intercept=False), TASK, seed=3)
     inside, left = [contribution(terms, number) for number in range(4)], contribution(terms, 7)
     ledger_of_format_1(tmp_path / "fed.db", terms, inside, left, keeps)
     with Ledger(tmp_path / "fed.db") as ledger:
@@ -463,7 +469,7 @@ def test_a_ledger_of_version_0_1_0_still_serves(tmp_path: Path, keeps: bool) -> 
 def test_an_invitation_of_version_0_1_0_still_serves(tmp_path: Path) -> None:
     target = fs.Classes(CLASSES, tuple("abcd"))
     task = fs.Task(target, (FEATURES,), parse("random:9,relu,1"), tuple(f"x{i}" for i in range(FEATURES)))
-    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(), task, seed=3) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.FedHiP(beta=1.0, intercept=False), task, seed=3) as ledger:
         terms = ledger.terms
         codec.write_file(tmp_path / "i.st", named.under("sent", terms.message), format_1(terms))
         invited = load_terms(tmp_path / "i.st")
@@ -478,4 +484,4 @@ def test_an_invitation_of_version_0_1_0_still_serves(tmp_path: Path) -> None:
 def test_the_digest_of_terms_is_that_of_version_0_1_0() -> None:
     """Contributions that are on their way must fit the ledger of a newer version."""
     task = fs.Task(fs.Classes(2, ("ill", "well")), (3,), parse("random:9,relu,1"), ("age", "pulse", "weight"))
-    assert Terms.make(fs.FedHiP(), task).digest == "0223765e4bfe26acb9bfe2fae2c0578b"
+    assert Terms.make(fs.FedHiP(beta=1.0, intercept=False), task).digest == "0223765e4bfe26acb9bfe2fae2c0578b"

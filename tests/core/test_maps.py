@@ -84,12 +84,12 @@ def test_models_start_from_the_raw_inputs() -> None:
     mapped = plain.with_features(maps.parse("random:100,relu,3"))
     assert mapped.task.shape == (100,)
     assert mapped.task.space != plain.task.space
-    result = fs.run(fs.AFL(ridge=1e-3), mapped)
+    result = fs.run(fs.AFL(ridge=1e-3, intercept=False), mapped)
     test = plain.clients["client-00"].test
     model = result.models["client-00"]
     assert (model.predict(test.inputs) == test.labels).mean() == result.clients["client-00"].accuracy
     assert result.accuracy.mean is not None
-    assert fs.run(fs.AFL(), plain).accuracy.mean is not None
+    assert fs.run(fs.AFL(ridge=0.0, intercept=False), plain).accuracy.mean is not None
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,7 @@ CLASSES = ["accuracy", "balanced_accuracy", "log_loss", "brier", "macro_f1", "au
 
 
 def test_every_metric_says_what_it_is() -> None:
-    assert [*metrics.METRICS] == CLASSES + ["rmse", "mae", "r2"]
+    assert [*metrics.METRICS] == [*CLASSES, "rmse", "mae", "r2"]
     assert all(name == metric.name and metric.doc for name, metric in metrics.METRICS.items())
     lower = {name for name, metric in metrics.METRICS.items() if metric.better == "lower"}
     assert lower == {"log_loss", "brier", "rmse", "mae"}

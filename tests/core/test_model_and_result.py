@@ -34,7 +34,7 @@ def federation(seed: int = 0, *, test: bool = True, names: tuple[str, ...] = ("a
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return fs.run(fs.FedHiP(), federation())
+    return fs.run(fs.FedHiP(beta=1.0, intercept=False), federation())
 
 
 @pytest.fixture
@@ -49,7 +49,15 @@ def listing(folder: Path) -> list[str]:
 # --- models ---
 
 
-@pytest.mark.parametrize("method", [fs.Local(), fs.AFL(ridge=1.0), fs.FedHiP(), fs.FedHiP(alpha=2, intercept=True)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fs.Local(intercept=False),
+        fs.AFL(ridge=1.0, intercept=False),
+        fs.FedHiP(beta=1.0, intercept=False),
+        fs.FedHiP(alpha=2, intercept=True, beta=1.0),
+    ],
+)
 def test_a_saved_model_gives_the_same_scores_bit_for_bit(tmp_path: Path, method: fs.Method) -> None:
     made = fs.run(method, federation()).models["b"]
     made.save(tmp_path / "m.safetensors")
@@ -115,7 +123,11 @@ def refused(path: Path, *wanted: str) -> None:
 @given(cut=st.integers(0, 10_000))
 def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     task = Task(Classes(2), (3,))
-    whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
+    whole = bytes(
+        codec.encode(
+            {"weight": np.ones((3, 2))}, fs.Model(fs.AFL(ridge=0.0, intercept=False), task, {}, "a").metadata()
+        )
+    )
     path = tmp_path_factory.getbasetemp() / "cut.safetensors"
     path.write_bytes(whole)
     assert fs.load_model(path).predict(np.ones((1, 3))).tolist() == [0]
@@ -126,7 +138,11 @@ def test_a_truncated_model_is_refused(tmp_path_factory: pytest.TempPathFactory, 
 @pytest.mark.parametrize("bit", [1, 32])
 def test_a_spoilt_model_is_refused_or_read_but_never_crashes(tmp_path: Path, bit: int) -> None:
     task, path = Task(Classes(2), (3,)), tmp_path / "spoilt.safetensors"
-    whole = bytes(codec.encode({"weight": np.ones((3, 2))}, fs.Model(fs.AFL(), task, {}, "a").metadata()))
+    whole = bytes(
+        codec.encode(
+            {"weight": np.ones((3, 2))}, fs.Model(fs.AFL(ridge=0.0, intercept=False), task, {}, "a").metadata()
+        )
+    )
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         try:
@@ -283,7 +299,7 @@ def test_the_worst_decile_is_a_tenth_rounded_up(count: int, worst: float) -> Non
 
 def test_accuracy_without_test_data_is_none() -> None:
     assert spreads(tallies((None, 0), (None, 0))) == spreads({}) == {}
-    found = fs.run(fs.AFL(), federation(test=False))
+    found = fs.run(fs.AFL(ridge=0.0, intercept=False), federation(test=False))
     assert found.accuracy == Spread(None, None, None, None)
     assert found.metrics == {}
     assert found.baseline == {}
@@ -420,13 +436,13 @@ def test_a_saved_result_is_complete_and_nothing_else_is_left(tmp_path: Path, res
 
 
 def test_a_method_without_a_global_model_saves_none(tmp_path: Path) -> None:
-    fs.run(fs.Local(), federation()).save(tmp_path / "out")
+    fs.run(fs.Local(intercept=False), federation()).save(tmp_path / "out")
     assert not (tmp_path / "out" / "models" / "global.safetensors").exists()
     assert Result.load(tmp_path / "out").shared is None
 
 
 def test_a_loaded_result_is_the_saved_one(tmp_path: Path, result: Result) -> None:
-    full = result.with_alone(fs.run(fs.Local(), federation()))
+    full = result.with_alone(fs.run(fs.Local(intercept=False), federation()))
     found = Result.load(full.save(tmp_path / "out"))
     wanted = full.json()
     assert json.loads(json.dumps(found.json())) == json.loads(json.dumps(wanted))
@@ -519,7 +535,7 @@ def test_a_loaded_result_can_be_saved_again_even_over_itself(tmp_path: Path, res
 
 
 def test_saving_replaces_an_earlier_result_whole(tmp_path: Path, result: Result) -> None:
-    fs.run(fs.Local(), federation(names=("x", "y"))).save(tmp_path / "out")
+    fs.run(fs.Local(intercept=False), federation(names=("x", "y"))).save(tmp_path / "out")
     result.save(tmp_path / "out")
     assert os.listdir(tmp_path) == ["out"]
     assert sorted(os.listdir(tmp_path / "out" / "models")) == [f"{n}.safetensors" for n in ("a", "b", "c", "global")]
@@ -593,7 +609,7 @@ def test_writing_that_fails_midway_leaves_what_was_there(
     tmp_path: Path, result: Result, monkeypatch: pytest.MonkeyPatch, number: int, earlier: bool
 ) -> None:
     if earlier:
-        fs.run(fs.Local(), federation()).save(tmp_path / "out")
+        fs.run(fs.Local(intercept=False), federation()).save(tmp_path / "out")
     before = {path: (tmp_path / path).is_file() and (tmp_path / path).read_bytes() for path in listing(tmp_path)}
     monkeypatch.setattr(disk, "create", nth(disk.create, number))
     with pytest.raises((DataError, OSError), match="No space left on device"):
@@ -615,7 +631,7 @@ def test_a_rename_that_fails_leaves_the_earlier_result_in_its_place(
     tmp_path: Path, result: Result, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Where the file system cannot exchange two folders, it takes two renames."""
-    fs.run(fs.Local(), federation()).save(tmp_path / "out")
+    fs.run(fs.Local(intercept=False), federation()).save(tmp_path / "out")
     monkeypatch.setattr(disk, "_swap", lambda *_: False)
     monkeypatch.setattr(os, "rename", nth(os.rename, number))
     with pytest.raises((DataError, OSError)):
@@ -629,7 +645,7 @@ def test_every_name_that_a_federation_accepts_can_be_saved(tmp_path: Path) -> No
         given_ = federation(names=("日" * 100, "x" * 100, "a b", "ü:*?"))
     except DataError:
         given_ = federation(names=("日" * 50, "x" * 100, "a b", "ü:*?"))
-    fs.run(fs.AFL(), given_).save(tmp_path / "out")
+    fs.run(fs.AFL(ridge=0.0, intercept=False), given_).save(tmp_path / "out")
     assert sorted(Result.load(tmp_path / "out").models) == sorted(given_.clients)
     assert all(Result.load(tmp_path / "out").models[name].owner == name for name in given_.clients)
 

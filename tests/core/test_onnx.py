@@ -42,7 +42,7 @@ CENTRED = f"standardise:{','.join(f'{place / 7!r}/{1.5 + place!r}' for place in 
     "features", ["identity", "unit", "ones", "unit+ones", "unit+random:30,tanh+ones", CENTRED, f"{CENTRED}+unit", *ACTS]
 )
 def test_onnx_gives_the_same_scores(features: str, tmp_path: Path) -> None:
-    model, x = trained(features, fs.FedHiP(intercept=features != "ones"))
+    model, x = trained(features, fs.FedHiP(intercept=features != "ones", beta=1.0))
     x = np.concatenate([x, np.zeros((1, 64))])
     scores, label = run_onnx(fs.to_onnx(model, tmp_path / "m.onnx"), x)
     np.testing.assert_allclose(
@@ -51,7 +51,11 @@ def test_onnx_gives_the_same_scores(features: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(label, model.predict(x))
 
 
-@pytest.mark.parametrize("method", [fs.Local(), fs.AFL(), fs.FedPrior()], ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method",
+    [fs.Local(intercept=False), fs.AFL(ridge=0.0, intercept=False), fs.FedPrior()],
+    ids=lambda method: method.name,
+)
 def test_every_linear_method(method: fs.Method, tmp_path: Path) -> None:
     model, x = trained("identity", method)
     scores, label = run_onnx(fs.to_onnx(model, tmp_path / "m.onnx"), x)
@@ -122,7 +126,7 @@ def test_columns_and_labels_follow_the_model_whatever_the_names_of_its_classes(t
 
 
 def test_the_command(tmp_path: Path) -> None:
-    model, x = trained("unit", fs.FedHiP())
+    model, x = trained("unit", fs.FedHiP(beta=1.0, intercept=False))
     model.save(tmp_path / "m.safetensors")
     command = [sys.executable, "-m", "fedsolve", "export", "m.safetensors"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)

@@ -212,9 +212,9 @@ def test_an_unknown_method_is_named_with_near_matches() -> None:
 
 def test_numbers_of_numpy_become_those_of_python() -> None:
     twenty, half, two = (cast(Any, number) for number in (np.int64(20), np.float32(0.5), np.int64(2)))
-    method = fs.FedHiP(alpha=twenty, beta=half)
+    method = fs.FedHiP(alpha=twenty, beta=half, intercept=False)
     assert (type(method.alpha), type(method.beta)) == (int, float)
-    assert method == fs.FedHiP(alpha=20, beta=0.5)
+    assert method == fs.FedHiP(alpha=20, beta=0.5, intercept=False)
     assert fs.classes(two) == fs.classes(2)
 
 

@@ -198,7 +198,7 @@ def test_federations_of_any_split_have_one_map_and_one_model(partition: str, cou
     whole = table.split("iid", clients=1, test=0.0).fitted(f"patches:{SMALL}")
     federation = table.split(partition, clients=count, test=0.0, min_samples=1).fitted(f"patches:{SMALL}")
     assert str(federation.task.features) == str(whole.task.features)
-    weights = [fs.run(fs.AFL(ridge=1.0), each).state["weight"] for each in (federation, whole)]
+    weights = [fs.run(fs.AFL(ridge=1.0, intercept=False), each).state["weight"] for each in (federation, whole)]
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-7, atol=1e-9)
 
 
@@ -229,7 +229,7 @@ def test_words_decide_it(tmp_path: Path) -> None:
     assert again == features and hash(again) == hash(features) and again.identity == features.identity
     assert features.identity.startswith("patches:3x3x6,mirror=yes; numbers ") and len(features.identity) < 100
     assert repr(features.maps[0]) == "Patches('patches:3x3x6,mirror=yes', 3 channels)"  # type: ignore[attr-defined]
-    result = fs.run(fs.FedHiP(), ready)
+    result = fs.run(fs.FedHiP(beta=1.0, intercept=False), ready)
     assert result.shared is not None
     result.shared.save(tmp_path / "model.safetensors")
     model = fs.load_model(tmp_path / "model.safetensors")
@@ -350,7 +350,7 @@ def test_no_error_quotes_the_fitted_numbers(tmp_path: Path) -> None:
         ready.fitted("standardise")
     assert len(str(twice.value)) < 300 and len(repr(ready)) < 500
     pytest.importorskip("onnx")
-    model = fs.run(fs.AFL(ridge=1.0), ready).shared
+    model = fs.run(fs.AFL(ridge=1.0, intercept=False), ready).shared
     assert model is not None
     with pytest.raises(fs.DataError, match="has no form in ONNX") as absent:
         fs.to_onnx(model, tmp_path / "m.onnx")

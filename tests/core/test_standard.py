@@ -56,8 +56,8 @@ def test_what_squares_lost_is_there_again() -> None:
     clients = {f"site-{place}": {"train": part, "test": test} for place, part in enumerate(parts)}
     federation = fs.Federation.from_arrays(clients)
     with pytest.warns(fs.PrecisionWarning, match="--features standardise"):
-        lost = fs.run(fs.AFL(intercept=True), federation)
-    kept = fs.run(fs.AFL(intercept=True), federation.standardised())
+        lost = fs.run(fs.AFL(intercept=True, ridge=0.0), federation)
+    kept = fs.run(fs.AFL(intercept=True, ridge=0.0), federation.standardised())
     about = np.column_stack([x - [LATE, 0.0], np.ones(len(x))])
     wanted, *_ = np.linalg.lstsq(about, np.eye(2)[y], rcond=None)
     scores = np.column_stack([test[0] - [LATE, 0.0], np.ones(len(test[0]))]) @ wanted
@@ -71,7 +71,7 @@ def test_what_squares_lost_is_there_again() -> None:
 def test_a_model_carries_it(tmp_path: Path) -> None:
     x, y = moments_of_time()
     federation = fs.Federation.from_arrays({"a": {"train": (x, y)}}).standardised("random:16")
-    model = fs.run(fs.AFL(ridge=1.0), federation).shared
+    model = fs.run(fs.AFL(ridge=1.0, intercept=False), federation).shared
     assert model is not None and str(model.task.features).endswith("+random:16,relu,0")
     model.save(tmp_path / "model.safetensors")
     again = fs.load_model(tmp_path / "model.safetensors")

@@ -18,7 +18,7 @@ COUNTS = [10.0, 10.0, 10.0]  # of the three classes, where a feature is always o
 
 
 def terms(features: int = 1, classes: int = 2, *, ones: bool = False, bound: float | None = None) -> Terms:
-    found = Terms.make(fs.AFL(intercept=ones), fs.Task(fs.Classes(classes), (features,)), bound=bound)
+    found = Terms.make(fs.AFL(intercept=ones, ridge=0.0), fs.Task(fs.Classes(classes), (features,)), bound=bound)
     assert found.ones == (features if ones else None)
     return found
 

@@ -24,7 +24,7 @@ def table(count: int = 2400, features: int = 40, classes: int = 10, seed: int = 
 @pytest.mark.parametrize("clients", [1, 2, 7, 100, 1000])
 def test_equals_least_squares_on_the_pooled_data(partition: Partition, clients: int) -> None:
     federation = table().split(partition, clients=clients, test="global", min_samples=1, seed=clients)
-    result = fs.run(fs.AFL(), federation)
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
     x, y = pooled(federation)
     wanted = np.linalg.lstsq(x, y, rcond=None)[0]
     assert result.shared is not None
@@ -35,7 +35,9 @@ def test_equals_least_squares_on_the_pooled_data(partition: Partition, clients: 
 
 def test_same_accuracy_to_the_last_digit_for_every_partition() -> None:
     figures = {
-        fs.run(fs.AFL(), table().split(p, clients=k, test="global", min_samples=1)).accuracy.mean
+        fs.run(
+            fs.AFL(ridge=0.0, intercept=False), table().split(p, clients=k, test="global", min_samples=1)
+        ).accuracy.mean
         for p in PARTITIONS
         for k in (1, 30, 1000)
     }
@@ -47,7 +49,7 @@ def test_same_accuracy_to_the_last_digit_for_every_partition() -> None:
 def test_minimum_norm_where_features_are_redundant(clients: int, intercept: bool) -> None:
     """Digits have pixels that are always zero; F'F is singular, and so is every client's."""
     federation = fs.load("digits").split(fs.dirichlet(0.1), clients=clients, min_samples=1, seed=1)
-    result = fs.run(fs.AFL(intercept=intercept), federation)
+    result = fs.run(fs.AFL(intercept=intercept, ridge=0.0), federation)
     x, y = pooled(federation)
     mean_x, mean_y = (x.mean(0), y.mean(0)) if intercept else (0.0, 0.0)
     wanted = np.linalg.lstsq(x - mean_x, y - mean_y, rcond=None)[0]
@@ -73,7 +75,7 @@ def test_ridge_and_intercept_against_stacked_rows(ridge: float, intercept: bool)
 def test_against_the_papers_recursion() -> None:
     federation = table(count=600).split(fs.iid(), clients=6, test=0)
     clients = [(c.train.inputs, np.eye(10)[c.train.labels]) for c in federation.clients.values()]
-    found = fs.run(fs.AFL(), federation).state["weight"]
+    found = fs.run(fs.AFL(ridge=0.0, intercept=False), federation).state["weight"]
     assert relative(found, afl_pairwise(clients, gamma=1.0)) < 1e-9
     assert relative(afl_pairwise(clients, gamma=0.0), stacked([(1.0, *pooled(federation))], 0.0)) < 1e-9
 
@@ -82,7 +84,9 @@ def test_float32_inputs_lose_nothing_but_their_own_rounding() -> None:
     double = table(count=800)
     single = fs.Table.make("single", numbers(double).astype(np.float32), double.labels)
     same = fs.Table.make("same", numbers(single).astype(np.float64), double.labels)
-    one, two = (fs.run(fs.AFL(), t.split(fs.iid(), clients=5)).state["weight"] for t in (single, same))
+    one, two = (
+        fs.run(fs.AFL(ridge=0.0, intercept=False), t.split(fs.iid(), clients=5)).state["weight"] for t in (single, same)
+    )
     np.testing.assert_array_equal(one, two)
 
 
@@ -91,12 +95,15 @@ def test_upload_is_a_packed_triangle() -> None:
     m, d = 768, 100
     x = np.random.default_rng(0).normal(size=(10, m))
     federation = fs.Federation.from_arrays({"a": {"train": (x, np.arange(10))}}, classes=d)
-    assert fs.run(fs.AFL(ridge=1.0), federation).bytes_up <= 0.57 * 8 * (m * m + m * d)
+    assert fs.run(fs.AFL(ridge=1.0, intercept=False), federation).bytes_up <= 0.57 * 8 * (m * m + m * d)
 
 
 def test_a_client_is_taken_out_again_by_subtraction() -> None:
     federation = table(count=500).split(fs.dirichlet(0.5), clients=8)
-    everybody, without = fs.run(fs.AFL(), federation), fs.run(fs.AFL(), federation, absent=["client-03"])
+    everybody, without = (
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation),
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation, absent=["client-03"]),
+    )
     own = federation.clients["client-03"].train
     rest = fs.Moments.from_arrays(everybody.state) - fs.Moments.of(own.inputs, own.labels, classes=10)
     assert rest.count == int(without.state["count"])
@@ -129,4 +136,4 @@ def test_auto_ridge_is_the_cross_validated_one_whatever_the_split(intercept: boo
 
 
 def test_the_papers_ridge_is_the_default() -> None:
-    assert fs.AFL().ridge == 0
+    assert fs.AFL(ridge=0.0, intercept=False).ridge == 0

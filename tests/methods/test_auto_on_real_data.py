@@ -32,8 +32,10 @@ def cifar100(data: ModuleType, rows: int | None = None, columns: int | None = No
 def points_below_best(table: fs.Table, spread: float, clients: int, seed: int) -> tuple[float, float, float]:
     """Mean accuracy with alpha=auto, the best fixed alpha on the test set, and its mean accuracy; in points."""
     federation = table.split(fs.dirichlet(spread), clients=clients, seed=seed)
-    auto = fs.run(fs.FedHiP(), federation).accuracy.mean
-    fixed = {alpha: fs.run(fs.FedHiP(alpha=alpha), federation).accuracy.mean for alpha in ALPHAS}
+    auto = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation).accuracy.mean
+    fixed = {
+        alpha: fs.run(fs.FedHiP(alpha=alpha, beta=1.0, intercept=False), federation).accuracy.mean for alpha in ALPHAS
+    }
     best = max(fixed, key=lambda alpha: fixed[alpha] or 0.0)
     print(f"{table.name}, dirichlet:{spread:g}, seed {seed}: auto {auto:.4f}, best {fixed[best]:.4f} at {best:g}")
     return 100 * (auto or 0.0), best, 100 * (fixed[best] or 0.0)

@@ -12,10 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families.layered import layers
+from fedsolve.families.layered import boosting, heads, layers
+from fedsolve.families.layered.boosting import Boosting
 from fedsolve.families.ridge import standard, steps
 from fedsolve.families.ridge.steps import StepPath
-from fedsolve.methods import deepafl
 from fedsolve.methods.deepafl import DeepAFL
 from fedsolve.rng import derive
 from tests.conftest import relative
@@ -185,7 +185,7 @@ def brute_force_share(x: Any, y: Any, f: Any, ridge: float) -> float:
 
 def test_the_ridge_of_a_block_is_that_of_least_cross_validation_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many probes as there are directions: then nothing is estimated. Choices must differ, or this says nothing."""
-    monkeypatch.setattr(deepafl, "LESS", 1.0)
+    monkeypatch.setattr(heads, "LESS", 1.0)
     chosen = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -233,7 +233,7 @@ def test_blocks_fit_what_a_linear_head_cannot() -> None:
     results = [fs.run(DeepAFL(width=60, blocks=blocks, ridge=0.0, alpha=0.0), fed) for blocks in (1, 2, 4)]
     losses = [result.json()["server"]["loss"] for result in results]
     assert losses[0] > losses[1] > losses[2] > 0  # of the training samples, so each block must lower it
-    deep, linear = results[-1].shared, fs.run(fs.AFL(intercept=True), fed).shared
+    deep, linear = results[-1].shared, fs.run(fs.AFL(intercept=True, ridge=0.0), fed).shared
     assert deep is not None
     assert linear is not None
     assert (deep.predict(fresh) == truth).mean() > (linear.predict(fresh) == truth).mean() + 0.25
@@ -265,13 +265,13 @@ def test_memory_saves_work_and_changes_nothing(start: str, monkeypatch: pytest.M
     fed = federation(*samples(), 1)
     counts = {}
     calls: list[int] = []
-    plain = DeepAFL._features
+    plain = Boosting.features
 
-    def counted(self: DeepAFL, arrays: Any, number: int, state: Any) -> Any:
+    def counted(self: Boosting, arrays: Any, number: int, state: Any) -> Any:
         calls.append(number)
         return plain(self, arrays, number, state)
 
-    monkeypatch.setattr(DeepAFL, "_features", counted)
+    monkeypatch.setattr(Boosting, "features", counted)
     found = {}
     for how, cache, forget in (("kept", 128.0, False), ("lost", 128.0, True), ("no room", 0.0, False)):
         calls.clear()
@@ -298,22 +298,22 @@ def test_memory_of_another_network_is_not_used() -> None:
     first, later = messages[1], messages[-1]
     ones = np.ones((len(train), 5))
     strange = [
-        layers.keep(layers.Source(ones, 1), deepafl._tag({**first, "seeds": first["seeds"] + 1}, 1)),
-        layers.keep(layers.Source(ones, 1), deepafl._tag({**first, "start/origin": first["start/origin"] + 1}, 1)),
-        layers.keep(layers.Source(ones, 2), deepafl._tag({**later, "block/0/step": later["block/0/step"] + 1}, 2)),
+        layers.keep(layers.Source(ones, 1), boosting.tag({**first, "seeds": first["seeds"] + 1}, 1)),
+        layers.keep(layers.Source(ones, 1), boosting.tag({**first, "start/origin": first["start/origin"] + 1}, 1)),
+        layers.keep(layers.Source(ones, 2), boosting.tag({**later, "block/0/step": later["block/0/step"] + 1}, 2)),
     ]
-    ahead = layers.keep(layers.Source(ones, 3), deepafl._tag(later, 3))
+    ahead = layers.keep(layers.Source(ones, 3), boosting.tag(later, 3))
     for message, alien in [*((later, each) for each in strange), (first, ahead), (messages[2], ahead)]:
         one, other = (method.update(private, message, site(fed.task, train))[1] for private in ({}, alien))
         assert all(np.array_equal(one[name], other[name]) for name in one)
-    used = layers.keep(layers.Source(ones, 3), deepafl._tag(later, 3))  # and its own is
+    used = layers.keep(layers.Source(ones, 3), boosting.tag(later, 3))  # and its own is
     assert not np.array_equal(method.update(used, later, site(fed.task, train))[1]["cross"], reply["cross"])
 
 
 def test_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = federation(*samples(), 4)
     whole = fs.run(DeepAFL(width=6, blocks=2), fed)
-    monkeypatch.setattr(deepafl, "ROWS", 7)
+    monkeypatch.setattr(boosting, "ROWS", 7)
     few = fs.run(DeepAFL(width=6, blocks=2), fed)
     x, _ = samples(20, seed=1)
     for name in fed.clients:

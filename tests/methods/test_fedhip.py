@@ -44,7 +44,7 @@ def test_personal_models_minimise_the_objective(alpha: float, beta: float, inter
 
 def test_against_the_papers_recursion() -> None:
     fed = federation()
-    result = fs.run(fs.FedHiP(alpha=7.0, beta=2.0), fed)
+    result = fs.run(fs.FedHiP(alpha=7.0, beta=2.0, intercept=False), fed)
     assert result.shared is not None
     assert relative(result.shared.arrays["weight"], fedhip_recursion(pairs(fed), 2.0)[2]) < 1e-10
     for k, name in enumerate(fed.clients):
@@ -60,7 +60,9 @@ def test_re_splitting_the_others_changes_nothing(seed: int, others: int) -> None
     def personal(count: int, order: np.ndarray) -> np.ndarray:
         rest = {f"c{i:02d}": {"train": (x[r], y[r])} for i, r in enumerate(np.array_split(order, count))}
         return (
-            fs.run(fs.FedHiP(alpha=5.0), fs.Federation.from_arrays({**mine, **rest}, classes=4))
+            fs.run(
+                fs.FedHiP(alpha=5.0, beta=1.0, intercept=False), fs.Federation.from_arrays({**mine, **rest}, classes=4)
+            )
             .models["me"]
             .arrays["weight"]
         )
@@ -70,19 +72,19 @@ def test_re_splitting_the_others_changes_nothing(seed: int, others: int) -> None
 
 def test_alpha_zero_is_the_global_model_and_large_alpha_is_training_alone() -> None:
     fed = federation()
-    result = fs.run(fs.FedHiP(alpha=0.0), fed)
+    result = fs.run(fs.FedHiP(alpha=0.0, beta=1.0, intercept=False), fed)
     assert result.shared is not None
     for model in result.models.values():
         assert relative(model.arrays["weight"], result.shared.arrays["weight"]) < 1e-12
-    alone = fs.run(fs.Local(ridge=1e-6), fed).models["c2"].arrays["weight"]
+    alone = fs.run(fs.Local(ridge=1e-6, intercept=False), fed).models["c2"].arrays["weight"]
     with pytest.warns(fs.PrecisionWarning, match="model of c1 "):  # few samples, beside which all others are rounding
-        own = fs.run(fs.FedHiP(alpha=1e9), fed).models["c2"].arrays["weight"]
+        own = fs.run(fs.FedHiP(alpha=1e9, beta=1.0, intercept=False), fed).models["c2"].arrays["weight"]
     assert relative(own, alone) < 1e-4
 
 
 def test_beta_zero_with_singular_statistics_gives_the_minimum_norm() -> None:
     fed = federation(sizes=(4, 3, 5), features=15)
-    result = fs.run(fs.FedHiP(alpha=3.0, beta=0.0), fed)
+    result = fs.run(fs.FedHiP(alpha=3.0, beta=0.0, intercept=False), fed)
     for name, own in zip(fed.clients, pairs(fed), strict=True):
         wanted = stacked([(1.0, *pooled(fed)), (3.0, *own)], 0.0)
         assert relative(result.models[name].arrays["weight"], wanted) < 1e-9
@@ -131,7 +133,7 @@ def test_auto_chooses_alpha_per_client_and_says_so() -> None:
         return {"train": (x, y)}
 
     clients = {f"plain-{i}": draw(150, False) for i in range(6)} | {"odd": draw(150, True)}
-    result = fs.run(fs.FedHiP(), fs.Federation.from_arrays(clients, classes=2))
+    result = fs.run(fs.FedHiP(beta=1.0, intercept=False), fs.Federation.from_arrays(clients, classes=2))
     assert result.clients["odd"].chosen["alpha"] > 5
     x, y = clients["odd"]["train"]
     assert (result.models["odd"].predict(x) == y).mean() > 0.95
@@ -140,13 +142,13 @@ def test_auto_chooses_alpha_per_client_and_says_so() -> None:
 
 
 def test_one_sample_leans_to_the_global_model() -> None:
-    result = fs.run(fs.FedHiP(), federation(sizes=(30, 1)))
+    result = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation(sizes=(30, 1)))
     assert result.clients["c1"].chosen["alpha"] == 0.0
 
 
 def test_a_client_that_did_not_take_part_still_gets_a_personal_model() -> None:
     fed = federation(sizes=(30, 20, 25, 40, 35))
-    result = fs.run(fs.FedHiP(alpha=4.0, beta=1.0), fed, participation=0.6)
+    result = fs.run(fs.FedHiP(alpha=4.0, beta=1.0, intercept=False), fed, participation=0.6)
     missing = result.history[0].missing
     assert len(missing) == 2
     inside = [(1.0, *p) for n, p in zip(fed.clients, pairs(fed), strict=True) if n not in missing]
@@ -156,7 +158,7 @@ def test_a_client_that_did_not_take_part_still_gets_a_personal_model() -> None:
 
 def test_whitened_rows_and_moments_agree_on_the_space() -> None:
     fed = federation()
-    total = fs.Moments.from_arrays(fs.run(fs.FedHiP(), fed).state)
+    total = fs.Moments.from_arrays(fs.run(fs.FedHiP(beta=1.0, intercept=False), fed).state)
     rows = fed.clients["c0"].train.inputs
     q = whiten(total, 1.0, rows)
     np.testing.assert_allclose(q @ q.T, rows @ np.linalg.solve(total.gram + np.eye(15), rows.T), rtol=1e-9)
@@ -164,18 +166,20 @@ def test_whitened_rows_and_moments_agree_on_the_space() -> None:
 
 def test_auto_beta_is_the_servers_and_clients_use_it() -> None:
     fed = federation()
-    auto = fs.run(fs.FedHiP(alpha=3.0, beta="auto"), fed)
+    auto = fs.run(fs.FedHiP(alpha=3.0, beta="auto", intercept=False), fed)
     beta = float(auto.state["beta"])
     assert auto.json()["server"]["beta"] == beta
     total = fs.Moments.of(np.vstack([x for x, _ in pairs(fed)]), np.vstack([y for _, y in pairs(fed)]).argmax(1))
     assert beta == pytest.approx(cross_validated_ridge(total, choice.SHARED_RIDGES), rel=1e-9)
-    fixed = fs.run(fs.FedHiP(alpha=3.0, beta=beta), fed)
+    fixed = fs.run(fs.FedHiP(alpha=3.0, beta=beta, intercept=False), fed)
     for name in fed.clients:
         assert relative(auto.models[name].arrays["weight"], fixed.models[name].arrays["weight"]) < 1e-12
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize(("method", "name"), [(fs.FedHiP(), "alpha"), (fs.APFL(d_primary=9, d_refine=9), "lam")])
+@pytest.mark.parametrize(
+    ("method", "name"), [(fs.FedHiP(beta=1.0, intercept=False), "alpha"), (fs.APFL(d_primary=9, d_refine=9), "lam")]
+)
 def test_a_client_with_too_few_samples_to_choose_keeps_the_global_model(
     method: fs.Method, name: str, size: int
 ) -> None:
@@ -202,5 +206,5 @@ def test_moments_are_computed_once_where_they_are_smaller_than_the_data(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(linear, "moments", spy)
-    fs.run(fs.FedHiP(alpha=3.0), fs.Federation.from_arrays(clients, classes=2))
+    fs.run(fs.FedHiP(alpha=3.0, beta=1.0, intercept=False), fs.Federation.from_arrays(clients, classes=2))
     assert len(calls) == 3 * times

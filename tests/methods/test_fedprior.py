@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 import fedsolve as fs
+from fedsolve.families.ridge import fits
+from fedsolve.families.ridge.knowledge import Knowledge, class_shares
 from fedsolve.methods import fedprior
-from fedsolve.methods.fedprior import Knowledge, class_shares
 from tests.conftest import relative
 from tests.methods.oracles import stacked
 from tests.methods.test_fedhip import federation, pairs
@@ -95,7 +96,7 @@ def fitted(
         return np.log((np.bincount(among, minlength=4) + pseudocount * shares) / (len(among) + pseudocount))
 
     out, full = [], []
-    for p in fedprior.PSEUDOCOUNTS:
+    for p in fits.PSEUDOCOUNTS:
         for scale in scales:
             out.append(scale * known + np.stack([own(labels[k], p) for k in keep]))
             full.append(scale * known + own(labels, p))
@@ -105,8 +106,8 @@ def fitted(
     design = np.column_stack([rows, np.full(count, np.sqrt(unit))])
     residuals = np.eye(4)[labels] - softmax(before, axis=1)
     out, full = [before], [after]
-    for step in fedprior.STEPS:
-        for strength in fedprior.STRENGTHS:
+    for step in fits.STEPS:
+        for strength in fits.STRENGTHS:
             without = [stacked([(1.0, design[k], residuals[k])], strength * unit) for k in keep]
             out.append(before + step * np.stack([design[i] @ without[i] for i in range(count)]))
             full.append(after + step * design @ stacked([(1.0, design, residuals)], strength * unit))
@@ -134,12 +135,12 @@ def test_a_personal_model_is_the_average_of_all_candidates() -> None:
             (x @ straight + constant, fedprior.STEEPER),
             (np.zeros(y.shape), (1.0,)),
         ]
-        fits = [fitted(labels, known, scales, shares, x - everything.mean(0)) for known, scales in starts]
+        three = [fitted(labels, known, scales, shares, x - everything.mean(0)) for known, scales in starts]
         mixtures = [(a / 8, b / 8, 1 - (a + b) / 8) for a in range(8, -1, -1) for b in range(8 - a, -1, -1)]
-        scores = (sum(m * out for m, (out, _) in zip(mix, fits, strict=True)) for mix in mixtures)
+        scores = (sum(m * out for m, (out, _) in zip(mix, three, strict=True)) for mix in mixtures)
         losses = [entropy(np.asarray(each), labels) for each in scores]
         mixture = weighed(losses) @ np.array(mixtures)
-        wanted = sum(m * full for m, (_, full) in zip(mixture, fits, strict=True))
+        wanted = sum(m * full for m, (_, full) in zip(mixture, three, strict=True))
         model, chosen = result.models[f"c{k}"], result.clients[f"c{k}"].chosen
         assert relative(model.scores(x), wanted) < 1e-6
         assert [chosen[n] for n in ("discriminant", "least_squares", "own")] == pytest.approx(list(mixture), abs=1e-7)
@@ -162,10 +163,10 @@ def test_a_client_with_too_few_samples_keeps_the_federations_model(size: int) ->
 def test_weights_sum_to_one_and_ties_stay_with_the_first(levels: list[float]) -> None:
     labels = np.zeros(5, dtype=int)
     scores = [np.column_stack([np.full(5, -level), np.zeros(5)]) for level in levels]
-    weights = fedprior._weigh(scores, labels)
+    weights = fits.weigh(scores, labels)
     assert weights.sum() == pytest.approx(1.0)
     assert (weights >= 0).all()
-    assert fedprior._weigh([scores[0]] * 3, labels).tolist() == [1.0, 0.0, 0.0]
+    assert fits.weigh([scores[0]] * 3, labels).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_a_client_with_its_own_class_shares_uses_them() -> None:

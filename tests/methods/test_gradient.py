@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from safetensors.numpy import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedsolve.families.gradient import hooks, networks, optimisers, training, zoo  # noqa: E402
+from fedsolve.families.gradient import hooks, listening, networks, optimisers, parts, training, zoo  # noqa: E402
 from fedsolve.families.gradient.blend import learn_blend  # noqa: E402
 from tests.contexts import server, site  # noqa: E402
 
@@ -499,12 +499,10 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
         "clients": np.frombuffer("\n".join(names).encode(), np.uint8), "weights": weights,
         "bodies": bodies, "mixed": (weights @ bodies).astype(np.float32),
     }  # fmt: skip
-    from fedsolve.methods import fedapa
-
     replies: dict[str, np.ndarray] = {}
     for name, row in zip(names, trained, strict=True):
-        parts = {**shaped(row, start, fedapa._shared(start)), "loss": np.array(1.0), "count": np.array(5)}
-        replies |= {f"{name}/{part}": array for part, array in parts.items()}
+        sent = {**shaped(row, start, parts.order(start)), "loss": np.array(1.0), "count": np.array(5)}
+        replies |= {f"{name}/{part}": array for part, array in sent.items()}
     found = method.aggregate(state, replies, server(task))
     wanted = slow_aggregate(method, weights, bodies.astype(float), trained.astype(float))
     np.testing.assert_allclose(found["weights"], wanted, rtol=1e-4, atol=1e-5)
@@ -513,17 +511,18 @@ def test_fedapa_descends_on_the_clients_changes(centred: bool, scaled: bool, nor
 
 def test_fedapa_recovers_a_mixture_that_is_there() -> None:
     """The change of client 0 points at a mixture of two others: its row goes there, as (7) with a plus says."""
-    method = apa(eta=0.2, mu=0.5, centred=True, scaled=False, start="even")
+    eta, mu = 0.2, 0.5
     rng = np.random.default_rng(1)
     bodies = rng.normal(size=(5, 400)) / 20.0
-    weights = method._first_weights(5)
+    weights = listening.first_weights(5, mu, even=True)
     target = 0.5 * bodies[0] + 0.3 * bodies[1] + 0.2 * bodies[2]
     own = np.array([0])
     for _ in range(300):
         mixed = weights[:1] @ bodies
-        weights[:1] = method._settled(
-            weights[:1] - method.eta * method._gradient(weights[:1], own, bodies, mixed, target[None]), own
+        slope = listening.gradient(
+            weights[:1], own, bodies, mixed, target[None], centred=True, fixed=True, scaled=False
         )
+        weights[:1] = listening.settled(weights[:1] - eta * slope, own, mu, clip=True, normalise="exact")
     np.testing.assert_allclose(weights[0], [0.5, 0.3, 0.2, 0, 0], atol=1e-2)
 
 
@@ -531,13 +530,13 @@ def test_fedapa_recovers_a_mixture_that_is_there() -> None:
 def test_fedapa_normalisation_gives_the_own_weight_that_was_asked_for(mu: float) -> None:
     rng = np.random.default_rng(2)
     rows = rng.normal(0.3, 0.5, size=(6, 6))
-    settled = apa(mu=mu)._settled(rows, np.arange(6))
+    settled = listening.settled(rows, np.arange(6), mu, clip=True, normalise="exact")
     np.testing.assert_allclose(settled.sum(1), 1.0)
     np.testing.assert_allclose(np.diag(settled), mu)
     assert (settled >= 0).all()
-    paper = apa(mu=0.5, normalise="paper")._settled(np.array([[0.5, 1.0, 0.9]]), np.array([0]))
+    paper = listening.settled(np.array([[0.5, 1.0, 0.9]]), np.array([0]), 0.5, clip=True, normalise="paper")
     np.testing.assert_allclose(paper, [[0.5 / 2.4, 1 / 2.4, 0.9 / 2.4]])  # not 0.5: what the paper's text claims
-    nobody = apa()._settled(np.array([[0.2, -1.0, 0.0]]), np.array([0]))
+    nobody = listening.settled(np.array([[0.2, -1.0, 0.0]]), np.array([0]), 0.5, clip=True, normalise="exact")
     np.testing.assert_array_equal(nobody, [[1.0, 0.0, 0.0]])
 
 
@@ -566,14 +565,13 @@ def test_fedapa_with_partial_participation_learns_rows_of_those_that_answered() 
 
 
 def test_fedapa_newcomers_take_their_share_from_all_alike() -> None:
-    method, known = apa(mu=0.4), np.array([[0.4, 0.5, 0.1], [0.3, 0.4, 0.3], [0.6, 0.0, 0.4]])
+    known = np.array([[0.4, 0.5, 0.1], [0.3, 0.4, 0.3], [0.6, 0.0, 0.4]])
     old = np.array([0, 2, 4])
-    found = method._widened(method._first_weights(5), known, old)
+    found = listening.widened(listening.first_weights(5, 0.4, even=True), known, old, even=True)
     np.testing.assert_allclose(found.sum(1), 1.0)
     np.testing.assert_allclose(np.diag(found), 0.4)
     np.testing.assert_allclose(found[0], [0.4, 0.15, 0.25, 0.15, 0.05])
-    alone = apa(start="self")
-    found = alone._widened(alone._first_weights(5), known, old)
+    found = listening.widened(listening.first_weights(5, 0.4, even=False), known, old, even=False)
     np.testing.assert_allclose(found[np.ix_(old, old)], known)
     np.testing.assert_allclose(found[[1, 3]], np.eye(5)[[1, 3]])
 
@@ -619,10 +617,10 @@ def test_fedapa_finds_two_groups_with_permuted_labels() -> None:
 
 
 def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
-    assert fs.Local().rounds == 1
-    network: Any = fs.Local(model="lr")  # type: ignore[call-arg]  # another class, by `model`
+    assert fs.Local(intercept=False).rounds == 1
+    network: Any = fs.Local(model="lr", intercept=False)  # type: ignore[call-arg]  # another class, by `model`
     assert network == fs.LocalNetwork(model="lr") == create("local", {"model": "lr"})
-    assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0)
+    assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0, intercept=False)
     assert fs.LocalNetwork(model="lr").rounds == 50
     assert replace(fs.LocalNetwork(model="lr", rounds=3)).rounds == 3
     for wrong, name in (

@@ -111,7 +111,7 @@ def test_cross_entropy_of_a_batch_trains_bit_for_bit_as_without_a_loss(model: st
     start, settings = networks.initial(model, task, derive(0)), Training(model=model, batch=16)
     (one, _), (two, _) = (
         training.train(settings, start, site(task, fs.Samples(x, y), derive(1)), loss=loss)
-        for loss in (None, lambda batch: batch.entropy)
+        for loss in (None, lambda batch: batch.misfit)
     )
     assert all(one[name].tobytes() == two[name].tobytes() for name in start)
     assert any(one[name].tobytes() != start[name].tobytes() for name in networks.head(model, task))
@@ -124,7 +124,7 @@ def test_rows_beside_the_samples_stay_with_them() -> None:
         np.testing.assert_array_equal(batch.beside["inputs"], batch.inputs.double())
         np.testing.assert_array_equal(batch.beside["labels"], batch.labels)
         seen.extend(batch.beside["number"].tolist())
-        return batch.entropy
+        return batch.misfit
 
     inputs = CLIENT.inputs.astype(np.float32)
     beside = {"inputs": inputs.astype(np.float64), "labels": CLIENT.labels, "number": np.arange(len(CLIENT))}
@@ -140,10 +140,10 @@ def test_extra_arrays_are_trained_with_the_network_and_returned_beside_it() -> N
     given = extra["aim"].copy()
 
     def loss(batch: training.Batch) -> Any:
-        return batch.entropy + batch.extra["aim"].square().sum()
+        return batch.misfit + batch.extra["aim"].square().sum()
 
     found, _ = training.train(settings, start, site(TASK, CLIENT, derive(1)), loss=loss, extra=extra)
-    plain, _ = training.train(settings, start, site(TASK, CLIENT, derive(1)), loss=lambda batch: batch.entropy)
+    plain, _ = training.train(settings, start, site(TASK, CLIENT, derive(1)), loss=lambda batch: batch.misfit)
     aim, speed = given.astype(float), np.zeros(2)
     for _ in range(settings.epochs * -(-len(CLIENT) // 16)):
         speed = settings.sgd_momentum * speed + 2 * aim

@@ -23,7 +23,9 @@ def test_fedhip(table: fs.Table) -> None:
     federation = table.split(fs.dirichlet(0.5), clients=6, seed=2)
     grid = personal.fedhip_grid(federation, alphas=(0.0, 5.0, 60.0))
     for alpha in (0.0, 5.0, 60.0):
-        assert grid[f"alpha={alpha:g}"] == pytest.approx(fs.run(fs.FedHiP(alpha=alpha), federation).accuracy.mean)
+        assert grid[f"alpha={alpha:g}"] == pytest.approx(
+            fs.run(fs.FedHiP(alpha=alpha, beta=1.0, intercept=False), federation).accuracy.mean
+        )
 
 
 def test_streams(table: fs.Table) -> None:

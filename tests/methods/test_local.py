@@ -53,7 +53,7 @@ def test_auto_shrinks_more_where_there_is_more_noise() -> None:
     for name, x in (("clear", clear), ("noise", noise)):
         fed = fs.Federation.from_arrays({"a": {"train": (x, y)}}, classes=2)
         unit = float(np.square(x).sum()) / x.shape[1]
-        chosen[name] = fs.run(fs.Local(), fed).clients["a"].chosen["ridge"] / unit
+        chosen[name] = fs.run(fs.Local(intercept=False), fed).clients["a"].chosen["ridge"] / unit
     assert chosen["noise"] > chosen["clear"]
 
 

@@ -10,9 +10,8 @@ from sklearn.cluster import KMeans
 
 import fedsolve as fs
 from fedsolve.families import layered as nets
-from fedsolve.families.layered import layers
+from fedsolve.families.layered import layers, own
 from fedsolve.families.ridge import choice
-from fedsolve.methods import pfedacnnl
 from fedsolve.rng import derive
 from tests.conftest import relative
 from tests.contexts import server, site
@@ -151,7 +150,7 @@ def test_auto_looks_at_exact_leave_one_out_scores(monkeypatch: pytest.MonkeyPatc
         return float(candidates[8])
 
     monkeypatch.setattr(choice, "best", best)
-    monkeypatch.setattr(pfedacnnl, "EPSILONS", pfedacnnl.EPSILONS[:14])
+    monkeypatch.setattr(own, "EPSILONS", own.EPSILONS[:14])
     fed = skewed()
     method = fs.PFedACnnL(network="mlp:9,8", groups=3)
     state = fs.run(fs.PFedACnnL(network="mlp:9,8", groups=3, personal=False), fed).state
@@ -191,8 +190,8 @@ def test_auto_of_convolutions_leaves_whole_images_out(alike: bool, monkeypatch: 
         return candidates[0]
 
     monkeypatch.setattr(choice, "best", first)
-    monkeypatch.setattr(pfedacnnl, "EPSILONS", (epsilon / float(rest.diagonal().mean()),))
-    pfedacnnl.choose_epsilon(rest, rows.mean(1), places, m, labels, 3.0)
+    monkeypatch.setattr(own, "EPSILONS", (epsilon / float(rest.diagonal().mean()),))
+    own.choose_epsilon(rest, rows.mean(1), places, m, labels, 3.0)
     ((used, found),) = got
     assert used == pytest.approx(epsilon)
 

@@ -10,9 +10,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 import fedsolve as fs
-from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.ridge import calibration, choice, fits, knowledge, linear
 from fedsolve.features.maps import RandomProjection
-from fedsolve.methods import fedprior
 from tests.contexts import site
 from tests.methods.oracles import stacked
 
@@ -353,12 +352,12 @@ def test_a_design_has_one_row_per_sample_and_ones_where_asked() -> None:
 def test_left_out_shares_are_the_shares_among_the_other_samples(seed: int, pseudocount: float) -> None:
     labels = np.random.default_rng(seed).integers(3, size=8)
     shares = np.array([0.5, 0.3, 0.2])
-    found = fedprior._own_shares(labels, shares, pseudocount, left_out=True)
-    whole = fedprior._own_shares(labels, shares, pseudocount, left_out=False)
+    found = fits.own_shares(labels, shares, pseudocount, left_out=True)
+    whole = fits.own_shares(labels, shares, pseudocount, left_out=False)
     assert found.shape == (8, 3)
     for i in range(8):
         rest = np.delete(labels, i)
-        np.testing.assert_allclose(found[i], fedprior._own_shares(rest, shares, pseudocount, left_out=False)[0])
+        np.testing.assert_allclose(found[i], fits.own_shares(rest, shares, pseudocount, left_out=False)[0])
     counts = np.array([(labels == c).sum() for c in range(3)]) + pseudocount * shares
     np.testing.assert_allclose(np.exp(whole), [counts / (8 + pseudocount)])
 
@@ -366,10 +365,10 @@ def test_left_out_shares_are_the_shares_among_the_other_samples(seed: int, pseud
 def test_a_client_weighs_class_shares_by_those_among_its_other_samples() -> None:
     """For every pseudocount; with the shares of all samples, the candidate that trusts them most would always win."""
     x, y = overlapping(3, count=12)
-    known = fedprior.Knowledge.of(fs.Moments.of(x, y, classes=3, intercept=True), 0.02)
-    client = fedprior._Client.of(x, y, known)
-    every = fedprior.class_shares(known.counts)
-    for pseudocount, shares, rows in zip(fedprior.PSEUDOCOUNTS, client.shares, client.left_out_shares, strict=True):
+    known = knowledge.Knowledge.of(fs.Moments.of(x, y, classes=3, intercept=True), 0.02)
+    client = fits.Fitting.of(x, y, known)
+    every = knowledge.class_shares(known.counts)
+    for pseudocount, shares, rows in zip(fits.PSEUDOCOUNTS, client.shares, client.left_out_shares, strict=True):
         counts = np.bincount(y, minlength=3) + pseudocount * every
         np.testing.assert_allclose(np.exp(shares), [counts / counts.sum()])
         for i, row in enumerate(rows):

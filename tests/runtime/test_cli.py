@@ -298,7 +298,7 @@ def test_the_command_does_what_the_library_does(command: Command, tmp_path: Path
     assert command(*FAST, "--out", "out", *options).code == 0
     found = figures(tmp_path / "out")
     federation = fs.load("digits").split(fs.classes(3), clients=6, seed=5, test=0.3)
-    wanted = fs.run(fs.FedHiP(), federation, seed=5, participation=0.5)
+    wanted = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation, seed=5, participation=0.5)
     assert found["accuracy"]["mean"] == wanted.accuracy.mean
     assert found["data"]["fingerprint"] == federation.fingerprint
     assert len(found["history"][0]["missing"]) == 3
@@ -460,9 +460,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the samples, and one with named classes beside it."""
     folder = tmp_path_factory.mktemp("trained")
     table = fs.load(str(samples(folder)))
-    fs.run(fs.FedHiP(), table.split(fs.iid(), clients=4)).models["client-00"].save(folder / "m.safetensors")
+    fs.run(fs.FedHiP(beta=1.0, intercept=False), table.split(fs.iid(), clients=4)).models["client-00"].save(
+        folder / "m.safetensors"
+    )
     named = samples(folder, "n.npz", y=np.array(["red", "blue", "green"])[table.labels], x_test=None, y_test=None)
-    fs.run(fs.AFL(), fs.load(str(named)).split(fs.iid(), clients=4)).models["client-00"].save(folder / "n.safetensors")
+    fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load(str(named)).split(fs.iid(), clients=4)).models["client-00"].save(
+        folder / "n.safetensors"
+    )
     return folder
 
 
@@ -729,7 +733,7 @@ def test_columns_are_found_by_name_when_predicting(command: Command, tmp_path: P
 
 
 def test_a_result_made_in_python_cannot_be_a_config(command: Command, tmp_path: Path) -> None:
-    fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3)).save(tmp_path / "mine")
+    fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load("digits").split("iid", clients=3)).save(tmp_path / "mine")
     done = command("run", "--config", "mine/result.json")
     assert done.code == 2
     assert "mine/result.json comes from fs.run" in done.err

@@ -1,4 +1,4 @@
-"""A comparison holds every closed-form method against training alone that differs from it in nothing else."""
+"""A comparison holds every method against training alone that differs in nothing else, and networks against FedAvg."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import fedsolve as fs
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, FedsolveError
+from fedsolve.report import gather
 from fedsolve.study import compare, experiment
 from fedsolve.study.settings import Settings
 from tests.runtime.test_cli import Command, figures
@@ -86,13 +87,126 @@ def test_what_local_was_given_holds_for_all_its_runs() -> None:
     ]  # fmt: skip
 
 
-def test_a_network_alone_is_no_baseline_of_a_closed_form_method_and_none_is_trained_for_gradient_methods() -> None:
-    pytest.importorskip("torch")
-    runs = plan(["fedhip", "fedavg"], model="mlp:8")
-    assert runs == [
-        ("local", {"model": "mlp:8"}, False), ("local", {"intercept": False}, False), ("fedhip", {}, True),
-        ("fedavg", {"model": "mlp:8"}, False),
+TRAINING = {"rounds": 50, "epochs": 2, "batch": 64, "lr": 0.01, "sgd_momentum": 0.9}
+
+
+def test_a_network_alone_is_no_baseline_of_a_closed_form_method_and_ridge_none_of_a_network() -> None:
+    assert plan(["fedhip", "fedavg"], model="mlp:8") == [
+        ("local", {"intercept": False}, False), ("local", {"model": "mlp:8", **TRAINING}, False),
+        ("fedavg-ft", {"model": "mlp:8"}, False), ("fedhip", {}, True), ("fedavg", {"model": "mlp:8"}, False),
     ]  # fmt: skip
+
+
+def test_methods_that_train_a_network_stand_beside_local_and_fedavg_with_the_same_network() -> None:
+    assert plan(["fedala", "ditto"]) == [
+        ("local", {"model": "mlp:64", **TRAINING}, False), ("fedavg", {"model": "mlp:64"}, False),
+        ("fedavg-ft", {"model": "mlp:64"}, False), ("fedala", {}, False), ("ditto", {}, False),
+    ]  # fmt: skip
+    runs = plan(["fedala"], model="cnn", lr="0.5", fedavg__epochs="3", local__batch="7")
+    assert runs[:3] == [
+        ("local", {"model": "cnn", **TRAINING, "lr": "0.5", "batch": "7"}, False),
+        ("fedavg", {"model": "cnn", "lr": "0.5", "epochs": "3"}, False),
+        ("fedavg-ft", {"model": "cnn", "lr": "0.5"}, False),
+    ]  # fmt: skip
+
+
+def test_training_alone_has_what_all_methods_share_and_averaging_what_is_given_for_all() -> None:
+    runs = {name: values for name, values, _ in plan(["feddyn"], epochs="1")}
+    assert runs["local"] == {
+        "model": "mlp:64",
+        "rounds": 50,
+        "epochs": "1",
+        "batch": 64,
+        "lr": 0.1,
+        "sgd_momentum": 0.0,
+    }
+    assert runs["fedavg"] == {"model": "mlp:64", "epochs": "1"}
+    runs = {name: values for name, values, _ in plan(["feddyn", "fedala"])}
+    assert runs["local"] == {"model": "mlp:64", "rounds": 50, "epochs": 2, "batch": 64}  # its own where they differ
+
+
+def test_every_network_has_baselines_of_its_own_unless_they_are_named() -> None:
+    runs = plan(["fedala", "ditto"], ditto__model="mlp:8")
+    assert [(name, values.get("model")) for name, values, _ in runs] == [
+        ("local", "mlp:64"), ("local", "mlp:8"), ("fedavg", "mlp:64"), ("fedavg", "mlp:8"),
+        ("fedavg-ft", "mlp:64"), ("fedavg-ft", "mlp:8"), ("fedala", None), ("ditto", "mlp:8"),
+    ]  # fmt: skip
+    assert [name for name, _, _ in plan(["fedavg-ft", "fedavg"])] == ["local", "fedavg-ft", "fedavg"]
+    own = plan(["fedala"], local__model="lr", fedavg__model="mlp:4")
+    assert [(name, values.get("model")) for name, values, _ in own] == [
+        ("local", "lr"), ("fedavg", "mlp:4"), ("fedavg-ft", "mlp:64"), ("fedala", None),
+    ]  # fmt: skip
+
+
+def test_values_for_all_reach_ridge_and_networks_each_what_it_takes() -> None:
+    runs = plan(["fedhip", "fedala"], intercept="true", model="mlp:8", lr="0.1")
+    assert [(name, values) for name, values, _ in runs] == [
+        ("local", {"intercept": True}), ("local", {**TRAINING, "model": "mlp:8", "lr": "0.1"}),
+        ("fedavg", {"model": "mlp:8", "lr": "0.1"}), ("fedavg-ft", {"model": "mlp:8", "lr": "0.1"}),
+        ("fedhip", {"intercept": "true"}), ("fedala", {"model": "mlp:8", "lr": "0.1"}),
+    ]  # fmt: skip
+
+
+def test_without_baselines_nothing_else_runs() -> None:
+    def methods(names: list[str], **given: str) -> list[tuple[str, Mapping[str, object], bool | None]]:
+        return [(run.method, run.set, run.alone) for run in compare.plan(SMALL, names, [0], given, baselines=False)]
+
+    assert methods(["fedala", "fedhip"]) == [("fedala", {}, False), ("fedhip", {}, True)]  # which trains alone itself
+    assert methods(["fedala", "local"]) == [("local", {}, False), ("fedala", {}, False)]
+    assert methods(["fedala", "local"], model="lr") == [
+        ("local", {"model": "lr"}, False), ("fedala", {"model": "lr"}, False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "baselines", "words"),
+    [
+        ({"local.ridge": "3"}, True, "no run of local here has a parameter 'ridge'"),
+        ({"local.nonsense": "3"}, True, "nonsense"),
+        ({"ridge": "3"}, True, "none of local, fedavg, fedavg-ft, fedala has a parameter 'ridge'"),
+        ({"fedavg.lr": "3"}, False, "unknown method in --set: 'fedavg'"),
+        ({"fedavg.lr": "-3"}, True, "lr"),
+    ],
+)
+def test_what_no_baseline_takes_is_refused(given: dict[str, str], baselines: bool, words: str) -> None:
+    with pytest.raises(FedsolveError, match=words):
+        compare.plan(SMALL, ["fedala"], [0], given, baselines=baselines)
+
+
+def test_a_comparison_of_networks_has_a_page_and_goes_on_with_more_methods(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    words = ("--out", "cmp", "--clients", "4", "--rounds", "1", "--set", "model=mlp:4", "--set", "epochs=1")
+    done = command("compare", "--methods", "fedala", *words)
+    assert done.code == 0, done.err
+    started = {f"{name}-0" for name in ("local-model=mlp-4", "fedavg", "fedavg-ft", "fedala")}
+    assert {path.parent.name for path in (tmp_path / "cmp").rglob("result.json")} == started
+    assert [line.split()[3] for line in done.out.splitlines()[:4]] == [
+        "local-model=mlp:4", "fedavg", "fedavg-ft", "fedala",
+    ]  # fmt: skip
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cmp").rglob("result.json")}
+    done = command("compare", "--methods", "ditto,afl,fedala", *words, "--quiet")
+    assert done.code == 0, done.err
+    assert {path.parent.name for path in (tmp_path / "cmp").rglob("result.json")} == started | {
+        "local-0", "ditto-0", "afl-0",
+    }  # fmt: skip
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())  # nothing of it ran again
+    runs = gather.entries([tmp_path / "cmp"])
+    network = next(run for run in runs if run.place.name == "local-model=mlp-4-0")
+    for name in ("fedala", "ditto", "fedavg"):
+        run = next(run for run in runs if run.method == name)
+        assert gather.alone(run, runs) == network.figures()  # the network, not the ridge beside it
+    ridge, trained = (
+        "local (ridge=auto, intercept=False)",
+        "local (model=mlp:4, epochs=1, batch=64, lr=0.01, sgd_momentum=0.9)",
+    )
+    names = {"afl", "fedavg", "fedavg-ft", "fedala", "ditto", ridge, trained}
+    assert {group.name for group in gather.groups(runs)} == names  # no word of what a method does not have
+    page = (tmp_path / "cmp" / "report.html").read_text()
+    assert all(name in page for name in names)
+    done = command("compare", "--methods", "ditto", *words, "--out", "few", "--no-baselines", "--quiet")
+    assert done.code == 0, done.err
+    assert {path.parent.name for path in (tmp_path / "few").rglob("result.json")} == {"ditto-0"}
 
 
 def test_a_baseline_that_fails_costs_nobody_else_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

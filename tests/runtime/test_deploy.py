@@ -390,7 +390,7 @@ def test_a_real_run_is_stopped_by_sigterm(live: Live, tmp_path: Path) -> None:
         [str(Path(BIN) / "flwr"), "ls", LINK, "--format", "json"], env=home, capture_output=True, text=True, check=True
     )
     assert '"status": "running"' not in shown.stdout and "finished:stopped" in shown.stdout, shown.stdout
-    assert set(live.run(fs.AFL(), tmp_path / "next").clients) == set(live.names)
+    assert set(live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "next").clients) == set(live.names)
     assert not any(out.iterdir())
 
 
@@ -487,12 +487,12 @@ def test_a_superlink_that_dies_ends_the_run_and_the_next_run_works(live: Live, t
 
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(fs.DataError, match=r"the SuperLink at .* is gone, and the run with it"):
-        live.run(fs.AFL(), tmp_path / "out", said)
+        live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "out", said)
     assert killed.is_set()
     assert not (tmp_path / "out").exists()
     end(live.processes.pop("server"))
     live.start("server")
-    assert set(live.run(fs.AFL(), tmp_path / "out").clients) == set(live.names)
+    assert set(live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "out").clients) == set(live.names)
 
 
 # --- intruders ---
@@ -752,7 +752,7 @@ def test_behind_the_proxy_sites_work_and_control_paths_are_closed(live: Live, pr
     try:
         assert "only the fleet's paths are open" in inspections(live.site("ward-a"))["server"].words
         live.start("ward-a")
-        same_models(live, fs.FedHiP(), tmp_path / "out")
+        same_models(live, fs.FedHiP(beta=1.0, intercept=False), tmp_path / "out")
     finally:
         end(live.processes.pop("ward-a"))
         live.edit("ward-a", SUPERLINK=f"127.0.0.1:{live.port}")
@@ -812,13 +812,13 @@ def test_a_site_that_hung_takes_part_again_without_a_restart(tmp_path: Path, kin
         live.start("server")
         for name in live.names:
             live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
-        result = live.run(fs.AFL(), tmp_path / "first")
+        result = live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "first")
         assert set(result.data["left_out"]) == {"ward-b"}, live.logs()
         words = "longer than 10 s, its own limit" if kind == "hang" else "process died|no answer|went away|raised"
         assert re.search(words, result.data["left_out"]["ward-b"]), (result.data["left_out"], live.logs())
         assert "longer than 10 s" in (live.site("ward-b") / "state" / "audit.jsonl").read_text()
         fault.unlink()
-        result = live.run(fs.AFL(), tmp_path / "second")
+        result = live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "second")
         assert set(result.clients) == set(live.names), (result.data, live.logs())
     finally:
         live.stop()
@@ -843,7 +843,7 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
 
     def exact(out: str, missing: dict[str, str], **rules: Any) -> None:
         said: list[str] = []
-        result = live.run(fs.AFL(), tmp_path / out, said, **rules)
+        result = live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / out, said, **rules)
         left_out = result.data["left_out"]
         assert set(left_out) == set(missing), (left_out, live.logs())
         for name, words in missing.items():
@@ -851,7 +851,7 @@ def test_six_faults_on_a_live_federation_of_five(tmp_path: Path) -> None:
             assert any(line.startswith(f"left out: {name}: ") for line in said), said
         assert set(result.history[0].missing) == set(missing)
         rest = [name for name in live.names if name not in missing]
-        assert arrays.same(result.state, live.in_process(fs.AFL(), rest).state)
+        assert arrays.same(result.state, live.in_process(fs.AFL(ridge=0.0, intercept=False), rest).state)
 
     try:
         live.start("server")

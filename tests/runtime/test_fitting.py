@@ -55,9 +55,9 @@ def test_sites_fit_what_one_process_fits(tmp_path: Path, monkeypatch: pytest.Mon
     pytest.importorskip("flwr")
     monkeypatch.setenv("FEDSOLVE_CACHE", "")
     nodes = wards(tmp_path)
-    outcome, task, _, said = served(nodes, fs.FedHiP())
+    outcome, task, _, said = served(nodes, fs.FedHiP(beta=1.0, intercept=False))
     federation = pooled(tmp_path).fitted(SPEC)
-    wanted = fs.run(fs.FedHiP(), federation, seed=4)
+    wanted = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation, seed=4)
     assert str(task.features) == str(federation.task.features)
     assert arrays.same(outcome.state, wanted.state) and not outcome.failed
     assert any("5 rounds more fit patches:3x3x6" in line for line in said)
@@ -72,8 +72,10 @@ def test_sites_fit_what_one_process_fits(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_site_fits_what_it_names_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
     monkeypatch.setenv("FEDSOLVE_CACHE", "")
-    outcome, *_ = served(wards(tmp_path, c=""), fs.AFL(), sites=("ward-a", "ward-b", "ward-c"), wait=1.0)
-    wanted = fs.run(fs.AFL(), pooled(tmp_path, ("ward-a", "ward-b")).fitted(SPEC), seed=4)
+    outcome, *_ = served(
+        wards(tmp_path, c=""), fs.AFL(ridge=0.0, intercept=False), sites=("ward-a", "ward-b", "ward-c"), wait=1.0
+    )
+    wanted = fs.run(fs.AFL(ridge=0.0, intercept=False), pooled(tmp_path, ("ward-a", "ward-b")).fitted(SPEC), seed=4)
     assert arrays.same(outcome.state, wanted.state)
     assert "FEATURES=patches:3x3x6,steps=2; it names none" in outcome.failed["ward-c"]
 

@@ -152,8 +152,8 @@ def keyed(grid: InProcessGrid, folder: Path) -> dict[str, Any]:
 def test_sites_with_their_own_files_give_what_one_process_gives(tmp_path: Path) -> None:
     nodes = wards(tmp_path)
     grid = InProcessGrid(make_client_app(), nodes)
-    outcome = served(grid, fs.FedHiP())
-    wanted = pooled_run(tmp_path, fs.FedHiP(), ("ward-a", "ward-b", "ward-c"), seed=4)
+    outcome = served(grid, fs.FedHiP(beta=1.0, intercept=False))
+    wanted = pooled_run(tmp_path, fs.FedHiP(beta=1.0, intercept=False), ("ward-a", "ward-b", "ward-c"), seed=4)
     assert arrays.same(outcome.state, wanted.state)
     assert {n: c.accuracy for n, c in outcome.clients.items()} == {n: c.accuracy for n, c in wanted.clients.items()}
     for name, model in wanted.models.items():
@@ -165,7 +165,7 @@ def test_sites_with_their_own_files_give_what_one_process_gives(tmp_path: Path) 
 def test_personal_models_and_private_state_stay_at_the_site(tmp_path: Path) -> None:
     """The server's outcome holds no array of a personal model, and each site's folder holds its own alone."""
     nodes = wards(tmp_path)
-    outcome = served(InProcessGrid(make_client_app(), nodes), fs.FedHiP(alpha=50.0))
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.FedHiP(alpha=50.0, beta=1.0, intercept=False))
     for config in nodes.values():
         (model,) = (Path(config["state"]) / "models").iterdir()
         assert model.name == f"{config['client']}.safetensors"
@@ -178,7 +178,7 @@ def test_old_private_state_is_forgotten(tmp_path: Path) -> None:
     nodes = wards(tmp_path)
     for number in range(6):
         (tmp_path / "ward-a" / "runs" / str(number)).mkdir(parents=True)
-    served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    served(InProcessGrid(make_client_app(), nodes), fs.AFL(ridge=0.0, intercept=False))
     assert len(list((tmp_path / "ward-a" / "runs").iterdir())) == sites.KEPT_RUNS + 1
 
 
@@ -203,10 +203,10 @@ def test_named_classes_and_columns_are_brought_into_one_order(tmp_path: Path) ->
             "data": str(tmp_path / f"{number}.csv"),
             "state": str(tmp_path / f"s{number}"),
         }
-    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL(ridge=0.0, intercept=False))
     owner = np.repeat(["s0", "s1", "s2"], 30)
     np.savez(tmp_path / "all.npz", x=x, y=y, client=owner)
-    wanted = fs.run(fs.AFL(), fs.load(str(tmp_path / "all.npz")).split("by-client"), seed=4)
+    wanted = fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load(str(tmp_path / "all.npz")).split("by-client"), seed=4)
     assert arrays.same(outcome.state, wanted.state)
     model = fs.load_model(tmp_path / "s1" / "models" / "s1.safetensors")
     assert model.task.class_names == ("calm", "ill", "well")
@@ -233,11 +233,11 @@ def test_the_window_bounds_what_is_in_flight(tmp_path: Path, monkeypatch: pytest
         return original(self, *args)
 
     monkeypatch.setattr(transport.FlowerTransport, "_send", send)
-    simulate(job_of(fs.AFL()), lambda: federation, engine=small)
+    simulate(job_of(fs.AFL(ridge=0.0, intercept=False)), lambda: federation, engine=small)
     assert max(pushed) == transport.WINDOW[0] - 1
     monkeypatch.setattr(transport, "IN_FLIGHT", 10**9)
     pushed.clear()
-    simulate(job_of(fs.AFL()), lambda: federation, engine=small)
+    simulate(job_of(fs.AFL(ridge=0.0, intercept=False)), lambda: federation, engine=small)
     assert max(pushed) == 11
 
 
@@ -248,7 +248,7 @@ def test_two_nodes_with_one_name_are_both_left_out(tmp_path: Path) -> None:
     """Nobody can tell which of them is the site, and the others need not wait until somebody can."""
     nodes = wards(tmp_path, 4)
     nodes[5] = nodes[999]
-    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL(ridge=0.0, intercept=False))
     assert outcome.failed == {"ward-b": "two nodes say that they are site 'ward-b'; give each site a name of its own"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
@@ -257,16 +257,27 @@ def test_too_few_nodes_are_refused_and_the_missing_named(tmp_path: Path) -> None
     nodes, said = wards(tmp_path, 2), list[str]()
     grid = InProcessGrid(make_client_app(), nodes)
     with pytest.raises(DataError, match=r"2 of 4 expected sites are there after \d+ s, without ward-x, ward-y"):
-        served(grid, fs.AFL(), said, sites=("ward-a", "ward-b", "ward-x", "ward-y"), min_clients=3, wait=0.5)
+        served(
+            grid,
+            fs.AFL(ridge=0.0, intercept=False),
+            said,
+            sites=("ward-a", "ward-b", "ward-x", "ward-y"),
+            min_clients=3,
+            wait=0.5,
+        )
     assert said == ["2 sites are there, waiting for ward-x, ward-y"] or said[-1].endswith("ward-x, ward-y")
-    outcome = served(grid, fs.AFL(), said, sites=("ward-a", "ward-b", "ward-x"), min_clients=2, wait=0.5)
+    outcome = served(
+        grid, fs.AFL(ridge=0.0, intercept=False), said, sites=("ward-a", "ward-b", "ward-x"), min_clients=2, wait=0.5
+    )
     assert set(outcome.clients) == {"ward-a", "ward-b"}
     assert said[-2].startswith("starting without ward-x")
 
 
 def test_a_site_that_nobody_expects_is_left_alone(tmp_path: Path) -> None:
     nodes = wards(tmp_path, 3)
-    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL(), sites=("ward-a", "ward-b"))
+    outcome = served(
+        InProcessGrid(make_client_app(), nodes), fs.AFL(ridge=0.0, intercept=False), sites=("ward-a", "ward-b")
+    )
     assert set(outcome.clients) == {"ward-a", "ward-b"}
 
 
@@ -281,7 +292,7 @@ def test_a_site_with_other_features_is_left_out_by_what_differs(tmp_path: Path) 
     assert f"left out: ward-b: {reason}" in said
     assert set(outcome.clients) == {"ward-a", "ward-c"}
     wide = wards(tmp_path, 4, c={"x": np.ones((60, 6))})
-    outcome = served(InProcessGrid(make_client_app(), wide), fs.AFL())
+    outcome = served(InProcessGrid(make_client_app(), wide), fs.AFL(ridge=0.0, intercept=False))
     assert re.search(r"it has other features than the rest: .*\(6,\) here, \(5,\) there", outcome.failed["ward-c"])
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-c").state)
 
@@ -296,16 +307,16 @@ def test_without_a_majority_a_difference_stops_the_run_and_both_sides_are_said(t
     texts = {letter: {"y": np.array(["ill", "well", "calm"] * 20)} for letter in "bc"}
     said = "labels of site 'ward-b' are texts, those of site 'ward-a' numbers.*2 of 4 sites are alike, and 3 must be"
     with pytest.raises(DataError, match=said):
-        served(InProcessGrid(make_client_app(), wards(tmp_path, 4, **texts)), fs.AFL())
+        served(InProcessGrid(make_client_app(), wards(tmp_path, 4, **texts)), fs.AFL(ridge=0.0, intercept=False))
     grid = InProcessGrid(make_client_app(), wards(tmp_path, 3, b=texts["b"]))
     expected = ("ward-a", "ward-b", "ward-c", "ward-y")
     with pytest.raises(DataError, match=r"2 of 3 sites are alike, and 3 must be"):
-        served(grid, fs.AFL(), sites=expected, wait=0.2)
+        served(grid, fs.AFL(ridge=0.0, intercept=False), sites=expected, wait=0.2)
 
 
 def test_a_site_with_another_kind_of_labels_is_left_out(tmp_path: Path) -> None:
     nodes = wards(tmp_path, 4, b={"y": np.array(["ill", "well", "calm"] * 20)})
-    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL())
+    outcome = served(InProcessGrid(make_client_app(), nodes), fs.AFL(ridge=0.0, intercept=False))
     assert outcome.failed == {"ward-b": "its labels are texts, those of the rest numbers"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
@@ -315,7 +326,9 @@ def test_a_site_is_left_out_on_purpose(tmp_path: Path, opened: bool) -> None:
     """Whatever it says, here even another kind of labels, which would stop two of three."""
     nodes = wards(tmp_path, 4, b={"y": np.array(["ill", "well", "calm"] * 20)})
     grid, said = InProcessGrid(make_client_app(), nodes), list[str]()
-    outcome = served(grid, fs.AFL(), said, **(keyed(grid, tmp_path) if opened else {}), exclude=("ward-b",))
+    outcome = served(
+        grid, fs.AFL(ridge=0.0, intercept=False), said, **(keyed(grid, tmp_path) if opened else {}), exclude=("ward-b",)
+    )
     assert outcome.failed == {"ward-b": "it was left out on purpose"}
     assert "left out: ward-b: it was left out on purpose" in said
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
@@ -334,13 +347,13 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(client, "VERSION", "0.0.9")
     said = "it has fedsolve .*, the server 9.9; install the same everywhere"
     with pytest.raises(DataError, match=said):
-        served(grid, fs.AFL(), wait=0.5)
+        served(grid, fs.AFL(ridge=0.0, intercept=False), wait=0.5)
 
 
 def test_another_version_at_a_site_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "VERSION", "0.0.9")  # what a site says of itself
     with pytest.raises(DataError, match=r"0 of 2 needed sites .*; ward-a: it has fedsolve 0.0.9, the server"):
-        served(InProcessGrid(make_client_app(), wards(tmp_path)), fs.AFL(), wait=0.2)
+        served(InProcessGrid(make_client_app(), wards(tmp_path)), fs.AFL(ridge=0.0, intercept=False), wait=0.2)
 
 
 def test_one_site_with_another_version_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +367,7 @@ def test_one_site_with_another_version_is_left_out(tmp_path: Path, monkeypatch: 
             yield from push([message])
 
     monkeypatch.setattr(grid, "push_messages", one_is_old)
-    outcome = served(grid, fs.AFL(), sites=tuple(f"ward-{letter}" for letter in "abcd"))
+    outcome = served(grid, fs.AFL(ridge=0.0, intercept=False), sites=tuple(f"ward-{letter}" for letter in "abcd"))
     assert re.search("it has fedsolve .*, the server 9.9; install the same everywhere", outcome.failed["ward-b"])
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
 
@@ -362,9 +375,9 @@ def test_one_site_with_another_version_is_left_out(tmp_path: Path, monkeypatch: 
 def test_a_name_belongs_to_a_key(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), wards(tmp_path, 2))
     grid.keys = {1000: b"KEY A\n", 999: b"KEY B\n"}
-    served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY B"})
+    served(grid, fs.AFL(ridge=0.0, intercept=False), keys={"ward-a": "KEY A", "ward-b": "KEY B"})
     with pytest.raises(DataError, match="node 999: it has another key than site 'ward-b', and says that it is that"):
-        served(grid, fs.AFL(), keys={"ward-a": "KEY A", "ward-b": "KEY C"}, wait=0.2)
+        served(grid, fs.AFL(ridge=0.0, intercept=False), keys={"ward-a": "KEY A", "ward-b": "KEY C"}, wait=0.2)
 
 
 def test_a_node_with_another_key_costs_the_site_it_claims_to_be_nothing(tmp_path: Path) -> None:
@@ -373,11 +386,11 @@ def test_a_node_with_another_key_costs_the_site_it_claims_to_be_nothing(tmp_path
     grid, said = InProcessGrid(make_client_app(), nodes), list[str]()
     rules = keyed(grid, tmp_path) | {"scratch": None}
     grid.keys[5] = b"KEY of nobody"
-    outcome = served(grid, fs.AFL(), said, **rules)
+    outcome = served(grid, fs.AFL(ridge=0.0, intercept=False), said, **rules)
     assert set(outcome.clients) == {"ward-a", "ward-b", "ward-c"}
     assert outcome.failed == {"node 5": "it has another key than site 'ward-b', and says that it is that site"}
     nodes[998]["client"] = "ward-a"  # a known key with another name
-    outcome = served(_regrid(grid, nodes), fs.AFL(), said, **rules)
+    outcome = served(_regrid(grid, nodes), fs.AFL(ridge=0.0, intercept=False), said, **rules)
     assert set(outcome.clients) == {"ward-a", "ward-b"}
     assert outcome.failed["ward-c"] == "its node says that it is site 'ward-a'"
 
@@ -385,7 +398,13 @@ def test_a_node_with_another_key_costs_the_site_it_claims_to_be_nothing(tmp_path
 def test_a_node_without_data_is_named_with_its_reason(tmp_path: Path) -> None:
     nodes, said = wards(tmp_path), list[str]()
     nodes[998]["data"] = str(tmp_path / "nothing.npz")
-    served(InProcessGrid(make_client_app(), nodes), fs.AFL(), said, sites=("ward-a", "ward-b", "ward-c"), wait=0.5)
+    served(
+        InProcessGrid(make_client_app(), nodes),
+        fs.AFL(ridge=0.0, intercept=False),
+        said,
+        sites=("ward-a", "ward-b", "ward-c"),
+        wait=0.5,
+    )
     assert any("starting without ward-c" in line and "there is no file" in line for line in said)
 
 
@@ -393,7 +412,9 @@ def test_a_node_without_data_is_named_with_its_reason(tmp_path: Path) -> None:
 
 
 def rest_of(folder: Path, missing: str) -> fs.Result:
-    return pooled_run(folder, fs.AFL(), tuple(f"ward-{c}" for c in "abcd" if f"ward-{c}" != missing), seed=4)
+    return pooled_run(
+        folder, fs.AFL(ridge=0.0, intercept=False), tuple(f"ward-{c}" for c in "abcd" if f"ward-{c}" != missing), seed=4
+    )
 
 
 def spoilt(kind: str) -> Any:
@@ -452,13 +473,13 @@ def test_a_site_at_fault_is_named_and_the_rest_is_exact(tmp_path: Path, kind: st
     nodes, said = wards(tmp_path, 4), list[str]()
     grid = InProcessGrid(make_client_app(), nodes, spoilt(kind))
     rules = {"timeout": 2.0, **(keyed(grid, tmp_path) if opened else {})}
-    outcome = served(grid, fs.AFL(), said, **rules)
+    outcome = served(grid, fs.AFL(ridge=0.0, intercept=False), said, **rules)
     assert outcome.history[0].missing == ("ward-b",)
     assert re.search(FAULTS[kind], outcome.failed["ward-b"]), outcome.failed
     assert any(line.startswith("left out: ward-b: ") for line in said)
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
     with pytest.raises(DataError, match=r"only 3 of 4 clients answered in round 1, fewer than the 4 .*ward-b"):
-        served(grid, fs.AFL(), **rules, min_clients=4)
+        served(grid, fs.AFL(ridge=0.0, intercept=False), **rules, min_clients=4)
 
 
 @pytest.mark.parametrize("name", ["afl", "apfl", "fedhip", "fedprior", "local"])
@@ -529,7 +550,7 @@ def test_a_site_reads_its_data_once_per_message(tmp_path: Path, monkeypatch: pyt
     for configs, stacked in ((nodes, False), (pictures, True)):
         grid = InProcessGrid(make_client_app(), configs)
         reads |= {"load": 0, "stacked": 0}
-        outcome = served(grid, fs.AFL(), **(keyed(grid, tmp_path) if opened else {}))
+        outcome = served(grid, fs.AFL(ridge=0.0, intercept=False), **(keyed(grid, tmp_path) if opened else {}))
         assert not outcome.failed
         assert grid.pushed == (2 if opened else 3) * 3
         assert reads == {"load": grid.pushed, "stacked": grid.pushed if stacked else 0}
@@ -540,9 +561,9 @@ def test_an_answer_under_other_terms_is_asked_for_again(tmp_path: Path) -> None:
     few = np.arange(60) % 2
     grid = InProcessGrid(make_client_app(), wards(tmp_path, b={"y": few}))
     rules = keyed(grid, tmp_path)
-    outcome = served(grid, fs.FedHiP(), **rules)
+    outcome = served(grid, fs.FedHiP(beta=1.0, intercept=False), **rules)
     assert grid.pushed == 2 * 3 + 1
-    wanted = pooled_run(tmp_path, fs.FedHiP(), rules["sites"], seed=4)
+    wanted = pooled_run(tmp_path, fs.FedHiP(beta=1.0, intercept=False), rules["sites"], seed=4)
     assert arrays.same(outcome.state, wanted.state)
     found = fs.load_model(tmp_path / "ward-b" / "models" / "ward-b.safetensors")
     assert arrays.same(found.arrays, wanted.models["ward-b"].arrays)
@@ -571,17 +592,17 @@ def test_refusals_reach_the_operator_with_an_opening_too(tmp_path: Path, monkeyp
     grid = InProcessGrid(make_client_app(), nodes)
     rules = keyed(grid, tmp_path)
     nodes[998]["data"] = str(tmp_path / "nothing.npz")
-    served(grid := _regrid(grid, nodes), fs.AFL(), said, **rules, wait=0.5)
+    served(grid := _regrid(grid, nodes), fs.AFL(ridge=0.0, intercept=False), said, **rules, wait=0.5)
     assert any("starting without ward-c" in line and "there is no file" in line for line in said)
     nodes[999]["client"] = "ward-a"
     with pytest.raises(DataError, match=r"1 of 3 expected sites .*; ward-b: its node says that it is site 'ward-a'"):
-        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
+        served(_regrid(grid, nodes), fs.AFL(ridge=0.0, intercept=False), **rules, wait=0.5)
     del nodes[999], nodes[998]
     with pytest.raises(DataError, match=r"1 of 3 expected sites are there after \d+ s, without ward-b, ward-c"):
-        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.5)
+        served(_regrid(grid, nodes), fs.AFL(ridge=0.0, intercept=False), **rules, wait=0.5)
     monkeypatch.setattr(sites, "VERSION", "0.0.9")
     with pytest.raises(DataError, match=r"ward-a: it has fedsolve 0.0.9, the server"):
-        served(_regrid(grid, nodes), fs.AFL(), **rules, wait=0.2)
+        served(_regrid(grid, nodes), fs.AFL(ridge=0.0, intercept=False), **rules, wait=0.2)
 
 
 def test_if_all_sites_fail_at_once_the_operator_is_told_why(tmp_path: Path) -> None:
@@ -590,7 +611,7 @@ def test_if_all_sites_fail_at_once_the_operator_is_told_why(tmp_path: Path) -> N
 
     grid = InProcessGrid(make_client_app(), wards(tmp_path), broken)
     with pytest.raises(DataError, match=r"0 of 3 expected sites are there.*ward-a: it raised .*out of order"):
-        served(grid, fs.AFL(), **keyed(grid, tmp_path))
+        served(grid, fs.AFL(ridge=0.0, intercept=False), **keyed(grid, tmp_path))
 
 
 def _regrid(grid: InProcessGrid, nodes: dict[int, dict[str, str]]) -> InProcessGrid:
@@ -605,29 +626,29 @@ def test_early_answers_keep_to_the_window_and_to_the_disk(tmp_path: Path, monkey
     grid = InProcessGrid(make_client_app(), wards(tmp_path, 8))
     rules = keyed(grid, tmp_path)
     monkeypatch.setattr(transport, "IN_FLIGHT", 1)
-    outcome = served(grid, fs.AFL(), **rules)
+    outcome = served(grid, fs.AFL(ridge=0.0, intercept=False), **rules)
     assert grid.most == transport.WINDOW[0]
     assert grid.pushed == 2 * 8
     monkeypatch.setattr(meeting, "SPOOL", 1)
     again = InProcessGrid(make_client_app(), grid.nodes)
     again.keys = grid.keys
-    assert arrays.same(served(again, fs.AFL(), **rules).state, outcome.state)
+    assert arrays.same(served(again, fs.AFL(ridge=0.0, intercept=False), **rules).state, outcome.state)
     assert 2 * 8 < again.pushed <= 3 * 8
 
 
 def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path: Path) -> None:
     nodes = wards(tmp_path, 4)
     grid = InProcessGrid(make_client_app(), nodes)
-    job, rules = job_of(fs.AFL(), seed=4), Rules(**QUICK)
+    job, rules = job_of(fs.AFL(ridge=0.0, intercept=False), seed=4), Rules(**QUICK)
     met, told, *_ = meet(grid, job, rules, print)
     task = sites.agree(told, job)
     gone = grid.nodes.pop(999)
     way = transport.FlowerTransport(grid, met, job, task, 60.0)
-    outcome = drive(fs.AFL(), task, way, seed=4, tolerate=True)
+    outcome = drive(fs.AFL(ridge=0.0, intercept=False), task, way, seed=4, tolerate=True)
     assert outcome.failed == {"ward-b": "its node is not connected"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-b").state)
     grid.nodes[999] = gone
-    assert not served(grid, fs.AFL()).failed
+    assert not served(grid, fs.AFL(ridge=0.0, intercept=False)).failed
 
 
 def test_a_site_that_hangs_costs_nobody_else_its_place(tmp_path: Path) -> None:
@@ -637,7 +658,11 @@ def test_a_site_that_hangs_costs_nobody_else_its_place(tmp_path: Path) -> None:
         asked = message.metadata.message_type == "query.request"
         return None if node == 1000 and asked else reply  # ward-a
 
-    outcome = served(InProcessGrid(make_client_app(), wards(tmp_path, 4), first_hangs), fs.AFL(), timeout=1.5)
+    outcome = served(
+        InProcessGrid(make_client_app(), wards(tmp_path, 4), first_hangs),
+        fs.AFL(ridge=0.0, intercept=False),
+        timeout=1.5,
+    )
     assert set(outcome.failed) == {"ward-a"}
     assert set(outcome.clients) == {"ward-b", "ward-c", "ward-d"}
     assert arrays.same(outcome.state, rest_of(tmp_path, "ward-a").state)
@@ -652,7 +677,9 @@ def test_memory_survives_a_lost_reply(tmp_path: Path) -> None:
         kinds.append(message.metadata.message_type)
         return None if node == 999 and kinds.count("query.request") == 2 else reply
 
-    outcome = served(InProcessGrid(make_client_app(), nodes, lose_the_first), fs.FedHiP(), timeout=1.0)
+    outcome = served(
+        InProcessGrid(make_client_app(), nodes, lose_the_first), fs.FedHiP(beta=1.0, intercept=False), timeout=1.0
+    )
     assert outcome.history[0].missing == ("ward-b",)
     kept, _ = codec.read_file(tmp_path / "ward-b" / "runs" / "7" / "ward-b.safetensors")
     assert not kept["counted"]
@@ -664,7 +691,7 @@ def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), wards(tmp_path))
     rules = {**QUICK, "sites": ["ward-a", "ward-b", "ward-c"]}
     config: dict[str, bool | float | int | str] = {
-        "job": sites.to_text(job_of(fs.FedHiP())),
+        "job": sites.to_text(job_of(fs.FedHiP(beta=1.0, intercept=False))),
         "rules": json.dumps(rules),
         "out": str(tmp_path / "out"),
         "status": str(tmp_path / "status.json"),

@@ -635,7 +635,7 @@ def test_a_result_tells_of_all_test_samples_what_they_themselves_say() -> None:
         inputs = rng.normal(size=(train + test, 4)) + np.eye(3, 4)[labels]
         parts[client] = {"train": (inputs[:train], labels[:train]), "test": (inputs[train:], labels[train:])}
     wards = fs.Federation.from_arrays(parts, class_names=names)
-    result = fs.run(fs.FedHiP(alpha=3.0), wards)
+    result = fs.run(fs.FedHiP(alpha=3.0, beta=1.0, intercept=False), wards)
     answers = {client: result.models[client].predict(wards.clients[client].test.inputs) for client in parts}
     truth = np.concatenate([wards.clients[client].test.labels for client in parts])
     every = np.concatenate(list(answers.values()))

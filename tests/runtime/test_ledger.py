@@ -70,7 +70,7 @@ def followed(lines: list[str], held: dict[str, str]) -> None:
 
 
 def survive(path: Path, kills: int) -> None:
-    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
+    Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(3), (40,))).close()
     held: dict[str, str] = {}
     rng, acknowledged = np.random.default_rng(0), 0
     for seed in range(kills):
@@ -115,7 +115,7 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 def test_processes_side_by_side_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
-    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (40,))).close()
+    Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(3), (40,))).close()
     processes = [writer(path, seed, 60) for seed in (1, 2, 3)]
     held: dict[str, str] = {}
     for process in processes:
@@ -233,7 +233,9 @@ def damaged(rng: np.random.Generator, terms: Terms, inside: list[Contribution], 
 
 
 @pytest.mark.parametrize(
-    "method", [fs.FedHiP(), fs.FedPrior(), fs.AFL(intercept=True)], ids=["fedhip", "fedprior", "afl"]
+    "method",
+    [fs.FedHiP(beta=1.0, intercept=False), fs.FedPrior(), fs.AFL(intercept=True, ridge=0.0)],
+    ids=["fedhip", "fedprior", "afl"],
 )
 def test_five_hundred_damaged_contributions_are_refused_and_leave_no_trace(tmp_path: Path, method: fs.Method) -> None:
     rng = np.random.default_rng(7)
@@ -271,7 +273,7 @@ def test_five_hundred_damaged_contributions_are_refused_and_leave_no_trace(tmp_p
     ids=str,
 )  # fmt: skip
 def test_strange_words_beside_good_arrays_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         honest = contribution(ledger.terms, 1)
         data = bytes(honest.write(ledger.terms))
         length = int.from_bytes(data[:8], "little")
@@ -285,7 +287,7 @@ def test_strange_words_beside_good_arrays_are_refused(tmp_path: Path, told: dict
 
 
 def test_refused_contributions_leave_every_bit(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         before = raw(ledger)

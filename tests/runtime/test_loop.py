@@ -37,37 +37,40 @@ def many(clients: int, features: int = 5, samples: int = 6) -> fs.Federation:
 
 def test_absent_clients_are_named_nowhere_and_unknown_ones_refused() -> None:
     federation = sample_federation()
-    result = fs.run(fs.AFL(), federation, absent=["site-0"])
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), federation, absent=["site-0"])
     assert "site-0" not in result.clients
     assert "site-0" not in result.models
     with pytest.raises(ParameterError, match="'site-9'"):
-        fs.run(fs.AFL(), federation, absent=["site-9"])
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation, absent=["site-9"])
     with pytest.raises(DataError, match="no client answered in round 1"):
-        fs.run(fs.AFL(), federation, absent=list(federation.clients))
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation, absent=list(federation.clients))
 
 
 def test_participation_draws_a_share_and_everybody_is_evaluated() -> None:
     federation = many(40)
-    result = fs.run(fs.AFL(), federation, participation=0.3, seed=5)
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), federation, participation=0.3, seed=5)
     missing = set(result.history[0].missing)
     assert len(missing) == 28
     assert set(result.clients) == set(federation.clients)
     rest = {n: c for n, c in federation.clients.items() if n not in missing}
-    wanted = fs.run(fs.AFL(), dataclasses.replace(federation, clients=rest))
+    wanted = fs.run(fs.AFL(ridge=0.0, intercept=False), dataclasses.replace(federation, clients=rest))
     assert relative(result.state["weight"], wanted.state["weight"]) < 1e-10
-    assert fs.run(fs.AFL(), federation, participation=0.3, seed=6).history[0].missing != result.history[0].missing
+    assert (
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation, participation=0.3, seed=6).history[0].missing
+        != result.history[0].missing
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.1, float("nan")])
 def test_a_participation_outside_its_domain_is_refused(share: float) -> None:
     with pytest.raises(ParameterError, match="participation must be a share"):
-        fs.run(fs.AFL(), sample_federation(), participation=share)
+        fs.run(fs.AFL(ridge=0.0, intercept=False), sample_federation(), participation=share)
 
 
 @pytest.mark.parametrize("clients", [1, 3, 4, 31, 32, 65, 400])
 def test_the_number_of_workers_changes_no_bit(clients: int) -> None:
     federation = many(clients)
-    one, three = (fs.run(fs.FedHiP(), federation, workers=workers) for workers in (1, 3))
+    one, three = (fs.run(fs.FedHiP(beta=1.0, intercept=False), federation, workers=workers) for workers in (1, 3))
     assert arrays.same(one.state, three.state)
     for name in federation.clients:
         assert arrays.same(one.models[name].arrays, three.models[name].arrays)
@@ -99,7 +102,7 @@ def test_a_client_that_answers_nonsense_is_named_or_left_out(how: str) -> None:
     with pytest.raises(DataError, match="site-2"):
         fs.run(method, federation)
     rest = {n: c for n, c in federation.clients.items() if n != "site-2"}
-    wanted = fs.run(fs.AFL(), dataclasses.replace(federation, clients=rest))
+    wanted = fs.run(fs.AFL(ridge=0.0, intercept=False), dataclasses.replace(federation, clients=rest))
     found = drive(method, federation.task, InProcess(method, federation), tolerate=True)
     assert relative(found.state["weight"], wanted.state["weight"]) < 1e-12
     assert found.history[0].missing == ("site-2",)
@@ -110,8 +113,10 @@ def test_another_feature_space_is_refused_on_both_sides() -> None:
     task, client = federation.task, federation.clients["site-0"]
     request = Request("update", 1, 0, "unit of (5,)", {})
     with pytest.raises(DataError, match="nothing was computed"):
-        handle(fs.AFL(), task, client, None, request)
-    _, answer = handle(fs.AFL(), task, client, None, Request("update", 1, 0, task.described, {}))
+        handle(fs.AFL(ridge=0.0, intercept=False), task, client, None, request)
+    _, answer = handle(
+        fs.AFL(ridge=0.0, intercept=False), task, client, None, Request("update", 1, 0, task.described, {})
+    )
     with pytest.raises(DataError, match=r"client 'site-0': its feature space is"):
         Replies(Plan(()), task.space + 1, tolerate=False).put("site-0", answer)
 
@@ -236,7 +241,7 @@ class Collecting(fs.AFL):
 
 def test_collecting_and_several_rounds() -> None:
     federation = sample_federation()
-    result, once = fs.run(Collecting(), federation), fs.run(fs.AFL(), federation)
+    result, once = fs.run(Collecting(), federation), fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
     assert relative(result.state["weight"], once.state["weight"]) < 1e-12
     assert result.rounds == 2
     assert [line.round for line in result.history] == [1, 2]
@@ -248,10 +253,12 @@ def test_collecting_and_several_rounds() -> None:
 def test_bytes_are_those_of_the_messages() -> None:
     federation = sample_federation()
     task = federation.task
-    result = fs.run(fs.AFL(), federation)
-    own = fs.AFL().update({}, {}, site(task, federation.clients["site-0"].train))[1]
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
+    own = fs.AFL(ridge=0.0, intercept=False).update({}, {}, site(task, federation.clients["site-0"].train))[1]
     assert result.bytes_up == len(federation.clients) * len(codec.encode(own, {"space": f"{task.space:x}"}))
-    down = Request("evaluate", 1, 0, task.described, fs.AFL().message(result.state, "", "update")).write()
+    down = Request(
+        "evaluate", 1, 0, task.described, fs.AFL(ridge=0.0, intercept=False).message(result.state, "", "update")
+    ).write()
     assert result.bytes_down == len(federation.clients) * len(down)
 
 
@@ -259,10 +266,10 @@ def test_the_server_never_holds_a_matrix_per_client() -> None:
     """Peak memory while 300 clients answer with a triangle each, in units of triangles."""
     federation = many(300, features=200, samples=4)
     triangle = 8 * 200 * 201 / 2
-    fs.run(fs.AFL(ridge=1.0), federation)
+    fs.run(fs.AFL(ridge=1.0, intercept=False), federation)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    fs.run(fs.AFL(ridge=1.0), federation, workers=2)
+    fs.run(fs.AFL(ridge=1.0, intercept=False), federation, workers=2)
     peak = tracemalloc.get_traced_memory()[1] - before
     tracemalloc.stop()
     assert peak / triangle < 40
@@ -270,7 +277,7 @@ def test_the_server_never_holds_a_matrix_per_client() -> None:
 
 def test_progress_counts_up_to_the_end() -> None:
     seen: list[tuple[str, int, int]] = []
-    fs.run(fs.FedHiP(), many(50), progress=lambda *event: seen.append(event))
+    fs.run(fs.FedHiP(beta=1.0, intercept=False), many(50), progress=lambda *event: seen.append(event))
     assert ("round 1: clients answering", 50, 50) in seen
     assert ("round 1: personal models", 50, 50) in seen
     assert all(done <= total for _, done, total in seen)
@@ -284,13 +291,13 @@ def test_an_error_in_a_client_ends_the_run_and_leaves_no_thread() -> None:
     broken = fs.Client("c00037", fs.Samples(spoilt, bad.train.labels), bad.test)
     clients = {**federation.clients, "c00037": broken}
     with pytest.raises(DataError, match=r"client 'c00037': features must be finite; got nan in row 0, column 0"):
-        fs.run(fs.AFL(), dataclasses.replace(federation, clients=clients))
+        fs.run(fs.AFL(ridge=0.0, intercept=False), dataclasses.replace(federation, clients=clients))
     assert not [t for t in threading.enumerate() if t.name.startswith("fedsolve")]
 
 
 def test_the_global_column_is_the_global_model() -> None:
     federation = fs.load("digits").split(fs.dirichlet(0.1), clients=8)
-    result = fs.run(fs.FedHiP(), federation)
+    result = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation)
     assert result.shared is not None
     for name, client in federation.clients.items():
         right = (result.shared.predict(client.test.inputs) == client.test.labels).mean()
@@ -311,11 +318,11 @@ def test_one_model_on_one_test_set_is_counted_once(monkeypatch: pytest.MonkeyPat
     x, y = rng.normal(size=(300, 4)), rng.integers(3, size=300)
     table = fs.Table.make("t", x[:200], y[:200], test=(x[200:], y[200:]))
     federation = table.split("iid", clients=60, test="global")
-    result = fs.run(fs.AFL(), federation, workers=1)
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), federation, workers=1)
     assert len(calls) == 1
     assert {c.accuracy for c in result.clients.values()} == {result.accuracy.mean}
     calls.clear()
-    personal = fs.run(fs.FedHiP(alpha=50.0), federation, workers=1)
+    personal = fs.run(fs.FedHiP(alpha=50.0, beta=1.0, intercept=False), federation, workers=1)
     test = federation.clients["client-07"].test
     right = (personal.models["client-07"].predict(test.inputs) == test.labels).mean()
     assert personal.clients["client-07"].accuracy == pytest.approx(right)
@@ -357,13 +364,13 @@ def test_an_update_whose_reply_was_lost_never_happened() -> None:
     federation = sample_federation()
     task, client = federation.task, federation.clients["site-0"]
     request = Request("update", 1, 0, task.described, {})
-    memory, _ = handle(fs.FedHiP(), task, client, None, request)
-    total = fs.run(fs.FedHiP(), federation).state
-    message = fs.FedHiP().message(total, "site-0", "update")
+    memory, _ = handle(fs.FedHiP(beta=1.0, intercept=False), task, client, None, request)
+    total = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation).state
+    message = fs.FedHiP(beta=1.0, intercept=False).message(total, "site-0", "update")
     seen = []
     for accepted in (True, False):
         final = Request("evaluate", 1, 0, task.described, message, accepted)
-        after, _ = handle(fs.FedHiP(), task, client, memory, Request.read(final.write()))
+        after, _ = handle(fs.FedHiP(beta=1.0, intercept=False), task, client, memory, Request.read(final.write()))
         seen.append(after.counted)
     assert seen == [True, False]
 
@@ -380,13 +387,13 @@ def test_many_clients_run_side_by_side_with_one_blas_thread_each(monkeypatch: py
 
     monkeypatch.setattr(linear, "moments", spy)
     with threadpool_limits(2, user_api="blas"):  # whatever the environment says
-        fs.run(fs.AFL(), many(40), workers=2)
+        fs.run(fs.AFL(ridge=0.0, intercept=False), many(40), workers=2)
         assert all(name.startswith("fedsolve-client") for name in threads)
         assert blas == {1}
         threads.clear()
-        fs.run(fs.AFL(), many(2), workers=2)
+        fs.run(fs.AFL(ridge=0.0, intercept=False), many(2), workers=2)
         assert threads == {threading.current_thread().name}
-        runs = [threading.Thread(target=fs.run, args=(fs.AFL(), many(40))) for _ in range(3)]
+        runs = [threading.Thread(target=fs.run, args=(fs.AFL(ridge=0.0, intercept=False), many(40))) for _ in range(3)]
         for thread in runs:
             thread.start()
         for thread in runs:
@@ -398,7 +405,7 @@ def test_many_clients_run_side_by_side_with_one_blas_thread_each(monkeypatch: py
 def test_no_more_than_a_few_batches_are_under_way() -> None:
     """Answers are folded as they come; a fast sender must not pile them up."""
     federation = many(200)
-    transport = InProcess(fs.AFL(), federation, workers=2)
+    transport = InProcess(fs.AFL(ridge=0.0, intercept=False), federation, workers=2)
     size = 200 // inprocess.BATCHES
     drawn, folded, ahead = 0, 0, []
 
@@ -454,9 +461,9 @@ def test_figures_that_cannot_be_are_refused_or_left_out(tally: Any) -> None:
     ("arguments", "words"),
     [
         ((fs.AFL, "federation"), "such as fs.FedHiP"),
-        ((fs.AFL(), "table"), "takes a Federation"),
-        ((fs.AFL(), "federation", {"workers": -1}), "workers"),
-        ((fs.AFL(), "federation", {"seed": "abc"}), "seed must be an integer"),
+        ((fs.AFL(ridge=0.0, intercept=False), "table"), "takes a Federation"),
+        ((fs.AFL(ridge=0.0, intercept=False), "federation", {"workers": -1}), "workers"),
+        ((fs.AFL(ridge=0.0, intercept=False), "federation", {"seed": "abc"}), "seed must be an integer"),
     ],
 )
 def test_wrong_arguments_of_run_are_named(arguments: tuple[Any, ...], words: str) -> None:
@@ -477,7 +484,7 @@ def test_requests_are_drawn_as_they_are_sent() -> None:
             super().ask(requests, inbox, tick)
 
     federation = sample_federation()
-    drive(fs.AFL(), federation.task, Windowed(fs.AFL(), federation))
+    drive(fs.AFL(ridge=0.0, intercept=False), federation.task, Windowed(fs.AFL(ridge=0.0, intercept=False), federation))
 
 
 class Clock(threading.local):
@@ -523,7 +530,7 @@ def test_slow_clients_are_told_so_and_nobody_else_sees_it(monkeypatch: pytest.Mo
     assert paces[0] == 1.0
     assert paces[1] > 1.0
     assert (np.diff(paces) >= 0).all()
-    assert arrays.same(outcome.state, fs.run(fs.AFL(ridge=1.0), federation).state)
+    assert arrays.same(outcome.state, fs.run(fs.AFL(ridge=1.0, intercept=False), federation).state)
 
 
 def test_pace_grows_settles_and_never_oscillates() -> None:

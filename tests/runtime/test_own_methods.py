@@ -163,7 +163,7 @@ def test_a_method_that_only_a_file_names_is_not_imported(command: Command, tmp_p
     assert "c.toml names the method 'evil:Method'" in done.err
     assert "--method evil:Method" in done.err
     # Neither by a saved model, nor by a report over saved results.
-    result = fs.run(fs.AFL(), fs.load("digits").split("iid", clients=3))
+    result = fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load("digits").split("iid", clients=3))
     result.save(tmp_path / "out")
     path = tmp_path / "out" / "result.json"
     stored = unsealed(path)

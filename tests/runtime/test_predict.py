@@ -39,7 +39,9 @@ def features(names: str = "abc") -> dict[str, Any]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     data = fs.load(str(table(folder / "t.csv", {**features(), "y": KINDS.tolist()})))
-    fs.run(fs.FedHiP(), data.split("iid", clients=2)).models["client-00"].save(folder / "m.safetensors")
+    fs.run(fs.FedHiP(beta=1.0, intercept=False), data.split("iid", clients=2)).models["client-00"].save(
+        folder / "m.safetensors"
+    )
     return folder / "m.safetensors"
 
 

@@ -42,7 +42,7 @@ CHANGING = (
 def results() -> tuple[Result, Result]:
     """An earlier result and a later one, told apart by their method."""
     federation = sample_federation()
-    return fs.run(fs.Local(), federation), fs.run(fs.AFL(), federation)
+    return fs.run(fs.Local(intercept=False), federation), fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
 
 
 def forked(work: Callable[[], object]) -> int:

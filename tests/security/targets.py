@@ -57,7 +57,7 @@ class Target:
 def every(folder: Path) -> dict[str, Target]:
     """All readers, by name; those that read files find them in `folder`."""
     federation = _federation()
-    task, method = federation.task, fs.AFL()
+    task, method = federation.task, fs.AFL(ridge=0.0, intercept=False)
     clients = list(federation.clients.values())
     message: dict[str, Array] = {
         "a": np.arange(6.0).reshape(2, 3),
@@ -142,7 +142,10 @@ def every(folder: Path) -> dict[str, Target]:
         "terms": Target(
             "terms",
             "safetensors",
-            tuple(bytes(Terms.make(each, task).write()) for each in (method, fs.FedHiP(alpha=5.0))),
+            tuple(
+                bytes(Terms.make(each, task).write())
+                for each in (method, fs.FedHiP(alpha=5.0, beta=1.0, intercept=False))
+            ),
             lambda data: Terms.read(*codec.read(data), "invitation", ""),
         ),
     }
@@ -152,7 +155,14 @@ def every(folder: Path) -> dict[str, Target]:
 def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     """Readers of files."""
     folder.mkdir(parents=True, exist_ok=True)
-    results = [fs.run(each, federation) for each in (fs.AFL(), fs.FedHiP(), fs.PFedACnnL(network="lr", groups=2))]
+    results = [
+        fs.run(each, federation)
+        for each in (
+            fs.AFL(ridge=0.0, intercept=False),
+            fs.FedHiP(beta=1.0, intercept=False),
+            fs.PFedACnnL(network="lr", groups=2),
+        )
+    ]
     saved = [result.save(folder / f"seed-{number}") for number, result in enumerate(results)]
     texts = tuple(json.dumps(unsealed(place / "result.json")).encode() for place in saved)  # no digest refuses them all
     settings = json.loads(texts[0])
@@ -248,7 +258,12 @@ def _federation() -> fs.Federation:
 
 def _methods() -> list[fs.Method]:
     """One method of each family."""
-    methods: list[fs.Method] = [fs.AFL(), fs.FedHiP(), fs.APFL(d_primary=8, d_refine=8), fs.FedPrior()]
+    methods: list[fs.Method] = [
+        fs.AFL(ridge=0.0, intercept=False),
+        fs.FedHiP(beta=1.0, intercept=False),
+        fs.APFL(d_primary=8, d_refine=8),
+        fs.FedPrior(),
+    ]
     methods.append(fs.FedACnnL(network="mlp:4"))
     return [*methods, fs.FedAvg(rounds=1, model="mlp:4")] if find_spec("torch") else methods
 

@@ -36,7 +36,7 @@ def same(first: object, second: object) -> bool:
     return bool(first == second)
 
 
-METHODS = (fs.FedHiP(intercept=True), fs.PFedACnnL(network="mlp:4", groups=2))
+METHODS = (fs.FedHiP(intercept=True, beta=1.0), fs.PFedACnnL(network="mlp:4", groups=2))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, flips: int, m
 
 def test_a_result_that_was_changed_on_purpose_loads_without_its_digest(tmp_path: Path) -> None:
     federation = fs.load("wards").split("by-client", test=0.5)
-    folder = fs.run(fs.AFL(), federation).save(tmp_path / "run")
+    folder = fs.run(fs.AFL(ridge=0.0, intercept=False), federation).save(tmp_path / "run")
     content = json.loads((folder / "result.json").read_text())
     content["settings"]["note"] = "mine"
     (folder / "result.json").write_text(json.dumps(content))

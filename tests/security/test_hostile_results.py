@@ -34,7 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: {"train": (rng.normal(size=(9, 2)), np.arange(9) % 2), "test": (rng.normal(size=(4, 2)), [0, 1, 0, 1])}
         for name in ("a", "b", "c")
     }
-    result = fs.run(fs.AFL(ridge=1.0), fs.Federation.from_arrays(wards))
+    result = fs.run(fs.AFL(ridge=1.0, intercept=False), fs.Federation.from_arrays(wards))
     groups = {"0": GroupResult(("a", "c"), (0.5, -1.0)), "1": GroupResult(("b",), (2.0, 0.25))}
     return replace(result, groups=groups).save(tmp_path_factory.mktemp("saved") / "run")
 
@@ -272,7 +272,7 @@ def test_plots_show_names_as_they_are(tmp_path: Path) -> None:
     }
     federation = fs.Federation.from_arrays(wards)
     for number, data in enumerate(STRANGE):
-        place = fs.run(fs.AFL(ridge=1.0), federation).save(tmp_path / str(number))
+        place = fs.run(fs.AFL(ridge=1.0, intercept=False), federation).save(tmp_path / str(number))
         content = unsealed(place / "result.json")
         content["settings"] |= {"data": "one", "features": data}
         content["data"]["split"] = {name: [1, 2] for name in names}

@@ -36,10 +36,10 @@ from fedsolve.runtime.sites import VERSION, Description, FileSite, Job, agreed, 
 
 HOSTILE, FEATURES, CLASSES = "ward-b", 6, 3
 METHODS: dict[str, Method] = {
-    "afl": fs.AFL(),
-    "afl-intercept": fs.AFL(intercept=True),
+    "afl": fs.AFL(ridge=0.0, intercept=False),
+    "afl-intercept": fs.AFL(intercept=True, ridge=0.0),
     "apfl": fs.APFL(d_primary=12, d_refine=12),
-    "fedhip": fs.FedHiP(),
+    "fedhip": fs.FedHiP(beta=1.0, intercept=False),
     "fedprior": fs.FedPrior(),
     "fedacnnl": fs.FedACnnL(network="mlp:8", adaptive=True),
     "pfedacnnl": fs.PFedACnnL(network="mlp:8", groups=2),
@@ -457,7 +457,7 @@ def test_an_honest_site_needs_no_more_memory_beside_one_that_drowns_it(mode: str
 
     def worked(task: fs.Task) -> Callable[[], object]:
         request = Request("update", 1, 0, task.described, {})
-        return lambda: handle(fs.FedHiP(), task, client, None, request)
+        return lambda: handle(fs.FedHiP(beta=1.0, intercept=False), task, client, None, request)
 
     alone = peak(worked(hellos(None)[0].task))
     assert peak(worked(hellos(HELLOS[mode])[0].task)) <= 1.2 * alone

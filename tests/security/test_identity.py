@@ -216,9 +216,11 @@ def models(place: Path) -> list[Act]:
 def results(place: Path) -> list[Act]:
     """Results whose models, settings and method name things."""
     task = fs.Task(fs.Classes(2), (3,))
-    model = fs.Model(fs.AFL(), task, {"weight": np.ones((3, 2))}, "client-00")
+    model = fs.Model(fs.AFL(ridge=0.0, intercept=False), task, {"weight": np.ones((3, 2))}, "client-00")
     federation = fs.Table.make("t", np.eye(3)[np.arange(6) % 3], np.arange(6) % 2).split("iid", clients=2, test=0)
-    result = replace(fs.run(fs.AFL(), federation), models={"client-00": model, "client-01": model})
+    result = replace(
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation), models={"client-00": model, "client-01": model}
+    )
     for name, texts in {"r": metadata("fedavg", '{"model": "antigravity:x"}'), "s": metadata("os:system")}.items():
         result.save(place / name)
         codec.write_file(place / name / "models" / "client-00.safetensors", model.arrays, texts)
@@ -261,7 +263,7 @@ def ledgers(place: Path) -> list[Act]:
     acts = []
     for number, change in enumerate([*HOSTILE_TERMS, {}]):
         path = f"{number}.db"
-        Ledger.create(place / path, fs.AFL(), fs.Task(fs.Classes(2), (3,))).close()
+        Ledger.create(place / path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(2), (3,))).close()
         if change:
             with closing(sqlite3.connect(place / path)) as connection:
                 data = bytes(codec.encode({}, TERMS | change))
@@ -357,11 +359,11 @@ def write_trained(place: Path) -> None:
     """A model of pictures, its run, and an invitation for its features, whose network lies where they say."""
     features = maps.parse(f"onnx:{write_onnx(place / 'net.onnx', opset=17)},{NORMAL}{CHAIN}")
     table = fs.Table.make("pictures", PICTURES, np.arange(6) % 2).with_features(features)
-    result = fs.run(fs.AFL(ridge=1.0), table.split("iid", clients=2, test=0))
+    result = fs.run(fs.AFL(ridge=1.0, intercept=False), table.split("iid", clients=2, test=0))
     result.save(place / "run")
     assert result.shared is not None
     result.shared.save(place / "m.safetensors")
-    with Ledger.create(place / "fed.db", fs.AFL(), table.task) as ledger:
+    with Ledger.create(place / "fed.db", fs.AFL(ridge=0.0, intercept=False), table.task) as ledger:
         ledger.terms.save(place / "i.safetensors")
 
 
@@ -530,7 +532,7 @@ def test_a_network_of_ones_own_is_imported_where_it_is_given_and_only_then(
     for given in ("", "netofmine:other", "os:system"):
         with pytest.raises(fs.DataError, match="its network is 'netofmine:net', which is not imported because a file"):
             fs.load_model(path, model=given)
-    plain = fs.run(fs.AFL(), fs.load("wards").split("by-client"))
+    plain = fs.run(fs.AFL(ridge=0.0, intercept=False), fs.load("wards").split("by-client"))
     assert plain.shared is not None
     plain.shared.save("plain.safetensors")
     with pytest.raises(fs.DataError, match="takes no network of a user's own"):

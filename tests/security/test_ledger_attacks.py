@@ -51,7 +51,9 @@ def test_one_cell_with_a_fill_value_costs_nobody_a_digit(tmp_path: Path, value: 
     x = np.array(first.inputs, dtype=float).reshape(len(first.labels), -1)
     x[0, 20] = value
     giant = Contribution.of("giant", fs.Moments.of(x, first.labels, classes=10).arrays())
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=1.0), federation.task, total_only=total_only) as ledger:
+    with Ledger.create(
+        tmp_path / "fed.db", fs.AFL(ridge=1.0, intercept=False), federation.task, total_only=total_only
+    ) as ledger:
         names = list(moments)
         for name in names[:3]:
             ledger.add(Contribution.of(name, moments[name].arrays()))
@@ -89,7 +91,9 @@ def test_a_ledger_holds_the_exact_sum_of_who_is_in(
     parts = [fs.Moments.of(np.sqrt(scale) * rng.normal(size=(3, 2)), [0, 1, 1], classes=2).arrays() for scale in scales]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fed.db"
-        with Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(2), (2,)), total_only=total_only) as ledger:
+        with Ledger.create(
+            path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(2), (2,)), total_only=total_only
+        ) as ledger:
             ledger._database.connection.execute("PRAGMA synchronous = OFF")
             inside: set[int] = set()
             for client, is_summed in turns:
@@ -114,7 +118,7 @@ def test_a_ledger_holds_the_exact_sum_of_who_is_in(
 
 def test_an_old_contribution_does_not_roll_a_client_back(tmp_path: Path) -> None:
     """Fails on 0.1.0, which took any file of a client in place of any other."""
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         old, new = (contribution(ledger.terms, number, client="ward") for number in (1, 2))
         for each in (old, new):
             each.save(tmp_path / f"{each.digest}.st", ledger.terms)
@@ -132,7 +136,7 @@ def test_an_old_contribution_does_not_roll_a_client_back(tmp_path: Path) -> None
 @pytest.mark.parametrize("total_only", [False, True])
 def test_who_was_removed_comes_back_only_with_a_newer_contribution(tmp_path: Path, total_only: bool) -> None:
     """Fails on 0.1.0, where the file of a client that was taken out adds it again."""
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, total_only=total_only) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK, total_only=total_only) as ledger:
         first, second = contribution(ledger.terms, 1, client="ward"), contribution(ledger.terms, 2, client="ward")
         ledger.add(second)
         ledger.add(contribution(ledger.terms, 3))
@@ -159,7 +163,7 @@ def test_who_was_removed_comes_back_only_with_a_newer_contribution(tmp_path: Pat
 
 
 def test_a_later_number_counts_even_where_nothing_changes(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         a, b = contribution(ledger.terms, 1).arrays, contribution(ledger.terms, 2).arrays
         assert ledger.add(Contribution.of("ward", a, 1)).event == "added"
         assert ledger.add(Contribution.of("ward", a, 3)).event == "unchanged"
@@ -176,7 +180,7 @@ def format_1(mine: Contribution, terms: Terms) -> bytes:
 
 
 def test_a_file_without_a_number_is_taken_where_the_client_was_never_in(tmp_path: Path) -> None:
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         for number in (1, 2):
             data = format_1(contribution(ledger.terms, number, client="ward"), ledger.terms)
             (tmp_path / f"{number}.st").write_bytes(data)
@@ -186,7 +190,7 @@ def test_a_file_without_a_number_is_taken_where_the_client_was_never_in(tmp_path
 
 @pytest.mark.parametrize("told", ["", "-1", "1e3", "007x", "\u0661", str(LAST + 1), "9" * 1000])
 def test_a_number_that_is_none_is_refused(told: str) -> None:
-    terms = Terms.make(fs.AFL(), TASK)
+    terms = Terms.make(fs.AFL(ridge=0.0, intercept=False), TASK)
     arrays, metadata = codec.read(contribution(terms, 1).write(terms))
     with pytest.raises(fs.DataError, match="is damaged: its number is"):
         Contribution.read(codec.encode(arrays, metadata | {"sequence": told}), terms, "file")
@@ -219,10 +223,10 @@ def key_pair(folder: Path, name: str, kind: str = "ed25519") -> tuple[Path, Path
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
 def test_where_clients_have_keys_nobody_speaks_in_their_names(tmp_path: Path, kind: str) -> None:
     (mine, public), (theirs, _) = key_pair(tmp_path, "ward", kind), key_pair(tmp_path, "stranger", kind)
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, keys={"ward": public}) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK, keys={"ward": public}) as ledger:
         terms, first = ledger.terms, contribution(ledger.terms, 1, client="ward").signed
         good, forged = first(terms, mine), first(terms, theirs)
-        elsewhere = first(Terms.make(fs.FedHiP(), TASK), mine)
+        elsewhere = first(Terms.make(fs.FedHiP(beta=1.0, intercept=False), TASK), mine)
         later = replace(good, sequence=good.sequence + 1)
         other = Contribution.of("ward", contribution(terms, 2).arrays, good.sequence)
         wrong = [forged, elsewhere, later, replace(other, signature=good.signature), other]
@@ -249,10 +253,12 @@ def test_where_clients_have_keys_nobody_speaks_in_their_names(tmp_path: Path, ki
 def test_keys_that_are_none_are_refused_and_leave_no_ledger(tmp_path: Path) -> None:
     private, public = key_pair(tmp_path, "ward", "rsa")
     _, good = key_pair(tmp_path, "good")
-    terms = Terms.make(fs.AFL(), TASK)
+    terms = Terms.make(fs.AFL(ridge=0.0, intercept=False), TASK)
     for key in (public, private, tmp_path / "none.pub"):
         with pytest.raises(fs.DataError, match="is not a public key"):
-            Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK, keys={"good": good, "ward": key})
+            Ledger.create(
+                tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK, keys={"good": good, "ward": key}
+            )
         assert not (tmp_path / "fed.db").exists()
     with pytest.raises(fs.DataError, match="must be an Ed25519 or ECDSA key"):
         contribution(terms, 1).signed(terms, private)
@@ -274,7 +280,9 @@ def answers(path: Path) -> Any:
 
 def flip_bits(path: Path, flips: int, *, total_only: bool, is_settled: bool, seed: int) -> tuple[int, int]:
     """Flip random bits of a ledger, one at a time; how many were found, and how many changed nothing."""
-    ledger = Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (10,)), total_only=total_only)
+    ledger = Ledger.create(
+        path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(3), (10,)), total_only=total_only
+    )
     for number in range(8):
         ledger.add(Contribution.of(f"site-{number}", moments_of(number)))
     ledger.remove("site-3", Contribution.of("site-3", moments_of(3)) if total_only else None)
@@ -354,7 +362,7 @@ def test_two_thousand_flipped_bits(tmp_path: Path, total_only: bool, is_settled:
 )
 def test_an_edited_row_is_found(tmp_path: Path, edit: str, words: str) -> None:
     """Fails on 0.1.0, where edits of terms and journal are whole."""
-    with Ledger.create(tmp_path / "fed.db", fs.AFL(), TASK) as ledger:
+    with Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         for number in range(5):
             ledger.add(contribution(ledger.terms, number))
         ledger.remove("site-0004")
@@ -383,7 +391,7 @@ def test_an_answer_says_that_statistics_are_still_in_the_log(
     """Fails on 0.1.0, which did not look whether the log was emptied."""
     monkeypatch.setattr(database, "PATIENCE", 0.2)
     path, log = tmp_path / "fed.db", tmp_path / "fed.db-wal"
-    with Ledger.create(path, fs.AFL(), TASK) as ledger:
+    with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         mine = contribution(ledger.terms, 1)
         ledger.add(mine)
         ledger.add(contribution(ledger.terms, 2))
@@ -409,7 +417,7 @@ def test_an_answer_says_that_statistics_are_still_in_the_log(
 def test_a_full_disk_is_not_the_clients_fault(tmp_path: Path) -> None:
     """Fails on 0.1.0, which wrote into the journal that the client was rejected."""
     path = tmp_path / "fed.db"
-    with Ledger.create(path, fs.AFL(), TASK) as ledger:
+    with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         ledger.add(contribution(ledger.terms, 1))
         ledger.settle()
         before, journal = raw(ledger), ledger.journal()
@@ -443,7 +451,7 @@ task = fs.Task(fs.Classes(3), (60,))
 if sys.argv[3] == "create":
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:
-        Ledger.create(path, fs.AFL(), task).close()
+        Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), task).close()
     except StorageError as error:
         print("storage", error)
 else:
@@ -469,7 +477,7 @@ def limited(path: Path, room: int, what: str) -> list[str]:
 
 def test_files_that_cannot_grow_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fed.db"
-    Ledger.create(path, fs.AFL(), fs.Task(fs.Classes(3), (60,))).close()
+    Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(3), (60,))).close()
     lines = limited(path, 700_000, "add")
     assert lines[-1].startswith("storage") and "was not changed" in lines[-1]
     with Ledger(path) as ledger:
@@ -484,7 +492,7 @@ def test_a_failed_create_leaves_no_file(tmp_path: Path, room: int) -> None:
     path = tmp_path / "fed.db"
     [line] = limited(path, room, "create")
     assert line.startswith("storage cannot make") and not list(tmp_path.iterdir())
-    Ledger.create(path, fs.AFL(), TASK).close()
+    Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK).close()
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # interrupted before it is entered
@@ -501,7 +509,7 @@ def test_an_interrupted_create_leaves_no_file(tmp_path: Path) -> None:
             path.unlink(missing_ok=True)  # an interrupt on the way back from `create`
             try:
                 signal.setitimer(signal.ITIMER_REAL, 2e-4 * 1.05**turn)  # later and later, until nothing interrupts
-                database.create(path, Terms.make(fs.AFL(), TASK))
+                database.create(path, Terms.make(fs.AFL(ridge=0.0, intercept=False), TASK))
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 break
             except KeyboardInterrupt as error:
@@ -540,7 +548,7 @@ def test_a_ledger_that_cannot_be_written_is_not_called_damaged(is_folder_writabl
     """Fails on 0.1.0, which said "damaged or not a ledger"."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fed.db"
-        with Ledger.create(path, fs.AFL(), TASK) as ledger:
+        with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
             contribution(ledger.terms, 1).save(path.with_name("a.st"), ledger.terms)
             ledger.add(contribution(ledger.terms, 2))
         before = path.read_bytes()
@@ -559,7 +567,7 @@ def test_a_ledger_that_cannot_be_written_is_not_called_damaged(is_folder_writabl
 def test_the_codes_of_a_read_only_and_of_a_held_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PATIENCE", 0.1)
     path = tmp_path / "fed.db"
-    with Ledger.create(path, fs.AFL(), TASK) as ledger:
+    with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         mine, journal = contribution(ledger.terms, 1), ledger.journal()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -578,7 +586,7 @@ def test_the_codes_of_a_read_only_and_of_a_held_file(tmp_path: Path, monkeypatch
 def test_a_file_of_somebody_else_is_damaged_or_no_ledger(tmp_path: Path) -> None:
     """SQLite's own damage is found, and is no fault of the machine."""
     path = tmp_path / "fed.db"
-    with Ledger.create(path, fs.AFL(), TASK) as ledger:
+    with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
         ledger.add(contribution(ledger.terms, 1))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -592,7 +600,7 @@ def test_a_file_of_somebody_else_is_damaged_or_no_ledger(tmp_path: Path) -> None
 def test_all_files_of_a_ledger_are_its_owners_alone(tmp_path: Path) -> None:
     path, mask = tmp_path / "fed.db", os.umask(0)
     try:
-        with Ledger.create(path, fs.AFL(), TASK) as ledger:
+        with Ledger.create(path, fs.AFL(ridge=0.0, intercept=False), TASK) as ledger:
             ledger.add(contribution(ledger.terms, 1))
             files = sorted(file.name for file in tmp_path.iterdir())
             assert files == ["fed.db", "fed.db-shm", "fed.db-wal"]

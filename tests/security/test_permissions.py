@@ -55,7 +55,7 @@ from fedsolve import codec, disk
 from fedsolve.checks import sample_federation
 home, mask = Path(sys.argv[1]), int(sys.argv[2])
 os.umask(mask)
-result = fs.run(fs.AFL(), sample_federation())
+result = fs.run(fs.AFL(ridge=0.0, intercept=False), sample_federation())
 
 def work(number):
     result.save(home / f"runs-{number}" / "out")
@@ -91,7 +91,7 @@ def test_folders_that_are_there_keep_their_rights(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o755)
-    fs.run(fs.AFL(), sample_federation()).save(shared / "runs" / "out")
+    fs.run(fs.AFL(ridge=0.0, intercept=False), sample_federation()).save(shared / "runs" / "out")
     assert rights(shared) == 0o755
     assert rights(shared / "runs") == rights(shared / "runs" / "out") == 0o700
 
@@ -111,7 +111,7 @@ def kept_checkpoint(home: Path) -> None:
 def kept_ledger(home: Path) -> None:
     disk.private_folder(home)
     moments = fs.Moments.of(np.random.default_rng(0).normal(size=(9, 3)), np.arange(9) % 2, classes=2)
-    with Ledger.create(home / "fed.db", fs.AFL(), fs.Task(fs.Classes(2), (3,))) as ledger:
+    with Ledger.create(home / "fed.db", fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(2), (3,))) as ledger:
         Contribution.of("a", moments.arrays()).save(home / "a.safetensors", ledger.terms)
         ledger.terms.save(home / "invitation.safetensors")
         assert [answer.event for answer in ledger.offer_files([home / "a.safetensors"])] == ["added"]
@@ -148,13 +148,13 @@ def test_checkpoints_ledgers_caches_and_states_are_private(
 
 def test_a_page_is_public_by_intent(tmp_path: Path, mask: int) -> None:
     pytest.importorskip("matplotlib")
-    fs.run(fs.AFL(), sample_federation()).save(tmp_path / "out")
+    fs.run(fs.AFL(ridge=0.0, intercept=False), sample_federation()).save(tmp_path / "out")
     assert rights(report.write([tmp_path / "out"], tmp_path / "page.html")) == 0o666 & ~mask
 
 
 def test_an_exported_model_is_public_by_intent(tmp_path: Path, mask: int) -> None:
     pytest.importorskip("onnx")
-    shared = fs.run(fs.AFL(), sample_federation()).shared
+    shared = fs.run(fs.AFL(ridge=0.0, intercept=False), sample_federation()).shared
     assert shared is not None
     assert rights(fs.to_onnx(shared, tmp_path / "m.onnx")) == 0o666 & ~mask
 

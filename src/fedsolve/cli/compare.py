@@ -25,7 +25,12 @@ def _help(name: str, option: Option) -> str:
 @takes_settings(COMMON, after="assign", help=_help)
 def compare_command(
     methods: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Methods, as for run, separated by commas. local is always there.")
+        str,
+        typer.Option(
+            metavar="A,B,C",
+            help="Methods, as for run, separated by commas. Baselines stand beside them: local, and for methods that "
+            "train a network fedavg and fedavg-ft, with the same network.",
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
     seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Seeds of splits and draws, separated by commas.")] = "0",
@@ -37,6 +42,14 @@ def compare_command(
             help="A parameter: rounds=20 for all methods that have it, fedhip.alpha=20 for one. Repeat for more.",
         ),
     ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="Run what methods are held against, too, or nothing but the methods named. Default: baselines.",
+            show_default=False,
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
     **options: Any,
 ) -> None:
@@ -51,7 +64,7 @@ def compare_command(
     report.check()
     base = Settings.of(setting_values(options), "the command line")
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []))
+    runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []), baselines=baselines)
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:

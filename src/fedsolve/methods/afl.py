@@ -35,12 +35,12 @@ class AFL(Method):
     laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OrderFree(), OneModel())
 
     ridge: float | str = parameters.number(
-        0.0,
+        "auto",
         "ridge of the pooled solution, added once on the server; auto: by cross-validation on the sums alone",
         low=0,
         auto=True,
     )
-    intercept: bool = parameters.flag(False, "add an intercept that is not penalised")
+    intercept: bool = parameters.flag(True, "add an intercept that is not penalised")
 
     def __post_init__(self) -> None:
         parameters.check(self)

@@ -22,22 +22,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsolve import digits, parameters
-from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.ridge import calibration, choice, linear, refinement
 from fedsolve.features.maps import ACTIVATIONS, RandomProjection
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, freedom, left_out, solution_of
+from fedsolve.solver import freedom, solution_of
 
 LESS = 0.1  # of the ridge of least squared error
 MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
-LAMBDAS = tuple(step / 10 for step in range(1, 11))  # what lam=auto chooses from, beside 0
 _WORDS = tuple(ACTIVATIONS)
 _SHARED = ("seeds", "weight", "sharpness")
 
@@ -111,33 +109,13 @@ class APFL(Method):
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
         unseen = classes - targets / (1.0 - leverage)
-        (beta, lam), sharpness = self._choose(unseen, rows, targets, train.labels, float(message["sharpness"]))
+        (beta, lam), sharpness = refinement.choose_beta_and_lam(
+            unseen, rows, targets, train.labels, float(message["sharpness"]), beta=self.beta, lam=self.lam
+        )
         solution = solution_of(Moments.of(rows, targets), beta, solver="auto")
         model = {name: message[name] for name in ("seeds", "weight")}
         model |= {"refine": solution.weights, "lam": np.array(lam), "sharpness": np.array(sharpness)}
         return Personal(model, {"beta": beta, "lam": lam})
-
-    def _choose(
-        self, prior: Float, rows: Float, targets: Float, labels: NDArray[np.int64], sharpness: float
-    ) -> tuple[tuple[float, float], float]:
-        """Beta and lam together, by leave-one-out; of equals the first, which is lam = 0: the shared stream.
-
-        `prior` are scores of the shared stream without the samples, `targets` what it left over with them. And the
-        sharpness of the left-out predictions; that of the shared stream where nothing is chosen.
-        """
-        unit = float(np.square(rows).sum()) / rows.shape[1] or 1.0
-        betas = [unit * factor for factor in choice.RIDGES] if isinstance(self.beta, str) else [self.beta]
-        lams = [0.0, *LAMBDAS] if isinstance(self.lam, str) else [self.lam]
-        pairs = [(beta, lam) for lam in lams for beta in betas]
-        if len(pairs) == 1:
-            return pairs[0], sharpness
-        path = RidgePath.of(rows, targets)
-        refined = {}
-        for beta in betas:
-            gain = path.ridge(beta)
-            refined[beta] = left_out(targets, path.fitted(gain), path.leverage(gain))
-        best = choice.best(pairs, (prior + lam * refined[beta] for beta, lam in pairs), labels)
-        return best, calibration.sharpness(prior + best[1] * refined[best[0]], labels, sharpness)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The shared stream, without the leverage that is sent beside it."""

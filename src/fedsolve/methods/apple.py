@@ -40,6 +40,7 @@ class APPLE(Apart, Method):
     name: ClassVar[str] = "apple"
     paper: ClassVar[str] = "Luo and Wu, APPLE, IJCAI 2022"
     sends: ClassVar[str] = "its core model, its training loss and its number of samples; every core goes to all clients"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (
         OrderFree(),
         TrainsAlone(share_lr=0.0, start="self"),

@@ -39,6 +39,7 @@ class BAFFLE(Averaging, Method):
     name: ClassVar[str] = "baffle"
     paper: ClassVar[str] = "Feng et al., BAFFLE, ECCV 2024"
     sends: ClassVar[str] = "as fedavg; or, with exchange=losses, changes of its loss along directions, and its samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(), StaysAtStart(lr=0.0))
 
     lr: float = parameters.number(0.01, "learning rate of Adam", low=0)

@@ -24,6 +24,7 @@ class Ditto(Averaging, Method):
     name: ClassVar[str] = "ditto"
     paper: ClassVar[str] = "Li et al., Ditto, ICML 2021"
     sends: ClassVar[str] = "its trained copy of the global model times its number of samples, and that number; its loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (TrainsAlone(lam=0.0),)
 
     lam: float = parameters.number(1.0, "strength of the pull of the personal model towards the global one", low=0)

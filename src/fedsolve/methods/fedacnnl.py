@@ -16,7 +16,6 @@ from fedsolve.data.task import Task
 from fedsolve.families import layered as nets
 from fedsolve.families.layered import layers
 from fedsolve.families.layered.settings import Layerwise, asked, first_state, layer_update, next_layer
-from fedsolve.families.ridge import calibration
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 
@@ -65,5 +64,4 @@ class FedACnnL(Layerwise, Method):
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times the sharpness of the last layer, which follows from its sums."""
-        trained = layers.layers(model)
-        return calibration.probabilities(trained[-1] if trained else {}, scores)
+        return layers.probabilities(model, scores)

@@ -32,6 +32,7 @@ class FedALA(Averaging, Method):
     name: ClassVar[str] = "fedala"
     paper: ClassVar[str] = "Zhang et al., FedALA, AAAI 2023"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SharesWith("fedavg", eta=0.0),)
 
     eta: float = parameters.number(1.0, "learning rate of the blend; 0: it stays the global model, as FedAvg", low=0)

@@ -26,15 +26,15 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Arrays, Float, take, under
 from fedsolve.errors import ParameterError
+from fedsolve.families.gradient import parts
 from fedsolve.families.gradient.table import (
     Apart,
-    Table,
     answered,
     flat,
     mean_loss,
-    names_of,
     shaped,
     squared_distances,
+    table_of,
     written,
 )
 from fedsolve.laws import Law, OrderFree, TrainsAlone
@@ -48,15 +48,16 @@ class FedAMP(Apart, Method):
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "Huang et al., FedAMP, AAAI 2021"
     sends: ClassVar[str] = "its trained model, its training loss and its number of samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (
         OrderFree(),
         TrainsAlone(alpha=0.0, lam=0.0),
         TrainsAlone(clients=1, lam=0.0),
     )
 
-    alpha: float = parameters.number(0.01, "how much of other models is sent, in mean squared distances", low=0)
+    alpha: float = parameters.number(0.001, "how much of other models is sent, in mean squared distances", low=0)
     sigma: float = parameters.number(1.0, "how far models listen to each other, in mean squared distances", low=1e-6)
-    lam: float = parameters.number(0.0001, "over alpha: strength of the pull towards what was sent", low=0)
+    lam: float = parameters.number(0.001, "over alpha: strength of the pull towards what was sent", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,24 +74,22 @@ class FedAMP(Apart, Method):
 
         model = networks.initial(self.model, server.task, server.rng)
         trained = networks.parameter_names(self.model, server.task)
-        parts = {f"{'model' if name in trained else 'buffer'}/{name}": array for name, array in model.items()}
-        return {**under("start", parts), "clients": written([])}
+        return {**under("start", parts.parted(model, model, trained)), "clients": written([])}
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """The client's mean of all models; the first model for a client that never answered."""
         start = take("start", state)
-        row = _table(state, "means").row(client)
-        sent = start if row is None else shaped(row, start, _order(start))
+        row = table_of(state, "means").row(client)
+        sent = start if row is None else shaped(row, start, parts.order(start))
         return under("model", {name.partition("/")[2]: array for name, array in sent.items()})
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """New models in the place of those that the same clients had, and everybody's mean of them."""
         start = take("start", state)
-        names = [name.partition("/")[2] for name in _order(start)]
+        names = [name.partition("/")[2] for name in parts.order(start)]
         trained = {client: flat(replies, [f"model/{name}" for name in names], client) for client in answered(replies)}
-        models = _table(state, "models").having(trained)
-        size = sum(array.size for name, array in start.items() if name.startswith("model/"))
-        weights = self.weights(squared_distances(models.rows[:, :size]))
+        models = table_of(state, "models").having(trained)
+        weights = self.weights(squared_distances(models.rows[:, : parts.parameters(start)]))  # buffers do not count
         return {
             **under("start", start),
             "clients": written(models.names),
@@ -125,13 +124,3 @@ class FedAMP(Apart, Method):
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The model as the client trained it; the first one for a client that never took part."""
         return Personal(private or take("model", message))
-
-
-def _order(start: Arrays) -> list[str]:
-    """A model as a row: parameters first, then buffers, which count in no distance."""
-    return [name for part in ("model/", "buffer/") for name in sorted(start) if name.startswith(part)]
-
-
-def _table(state: Arrays, what: str) -> Table:
-    """The models or the means of a state, one row per client; before the first round there are none."""
-    return Table(names_of(state["clients"]), state[what]) if what in state else Table()

@@ -21,6 +21,7 @@ class FedAvg(Averaging, Method):
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., FedAvg, AISTATS 2017"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(),)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:

@@ -19,6 +19,7 @@ class FedAvgFT(Averaging, Method):
     name: ClassVar[str] = "fedavg-ft"
     paper: ClassVar[str] = "McMahan et al., FedAvg, AISTATS 2017, with fine-tuning"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SharesWith("fedavg"),)
 
     finetune: int = parameters.number(2, "passes over the client's data after the last round", low=0, integer=True)

@@ -50,9 +50,10 @@ class FedDBE(Averaging, Method):
         "its trained model times its number of samples, and that number; its training loss; once the sum of its "
         "features; never its bias"
     )
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (Equals("fedavg", kappa=0.0, bias=False),)
 
-    kappa: float = parameters.number(1.0, "strength of the pull of mean features towards everybody's", low=0)
+    kappa: float = parameters.number(5.0, "strength of the pull of mean features towards everybody's", low=0)
     mu: float = parameters.number(1.0, "share of the last batch in the running mean of features", low=0.001, high=1)
     bias: bool = parameters.flag(True, "a bias of the client's own below the head; false: none")
 
@@ -93,10 +94,10 @@ class FedDBE(Averaging, Method):
         return own, reply
 
     def _loss(self, centre: Array | None) -> Loss:
-        """Cross-entropy of what the head makes of z + b, and the pull where there is something to pull to."""
+        """Misfit of what the head makes of z + b, and the pull where there is something to pull to."""
         from fedsolve.families.gradient import losses
 
-        biased = losses.shifted if self.bias else losses.entropy
+        biased = losses.shifted if self.bias else losses.own
         return biased if centre is None else losses.summed(1.0, biased, self.kappa, losses.near_mean(centre, self.mu))
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
@@ -109,11 +110,11 @@ class FedDBE(Averaging, Method):
 
         network = {name: array for name, array in model.items() if name != BIAS}
         if BIAS not in model:
-            return networks.scores(self.model, network, inputs, task)
+            return networks.predictions(self.model, network, inputs, task)
         seen = networks.features(self.model, network, inputs, task)
         if model[BIAS].shape != seen.shape[1:]:
             raise DataError(
                 f"its bias must have shape {seen.shape[1:]}, one number per feature; got {model[BIAS].shape}"
             )
         head = {name: network[name] for name in networks.head(self.model, task)}
-        return networks.head_scores(self.model, head, seen + model[BIAS], task)
+        return networks.in_units(networks.head_scores(self.model, head, seen + model[BIAS], task), task)

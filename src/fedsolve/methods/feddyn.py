@@ -37,6 +37,7 @@ class FedDyn(settings.Training, Method):
     name: ClassVar[str] = "feddyn"
     paper: ClassVar[str] = "Acar et al., FedDyn, ICLR 2021"
     sends: ClassVar[str] = "its trained model, its number of samples, its training loss, and whether it is its first"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(),)
 
     lr: float = parameters.number(0.1, "learning rate", low=0)
@@ -122,4 +123,4 @@ class FedDyn(settings.Training, Method):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)

@@ -39,7 +39,7 @@ class FedGH(settings.Training, Method):
     laws: ClassVar[tuple[Law, ...]] = (TrainsAlone(rounds=1, evaluate="own"), OrderFree())
 
     server_lr: float = parameters.number(0.01, "learning rate of the head on the server", low=0)
-    server_passes: int = parameters.number(10, "passes over all class means in a round", low=1, integer=True)
+    server_passes: int = parameters.number(1, "passes over all class means in a round", low=1, integer=True)
     server_batch: int = parameters.number(64, "class means in a batch of the server", low=1, integer=True)
     evaluate: str = parameters.choice(
         "own", ("own", "global"), "one's network as one trained it, or its body under the server's head"

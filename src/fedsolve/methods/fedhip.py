@@ -47,9 +47,9 @@ class FedHiP(Method):
         auto=True,
     )
     beta: float | str = parameters.number(
-        1.0, "ridge, added once; auto: the server's, by cross-validation on the sums alone", low=0, auto=True
+        "auto", "ridge, added once; auto: the server's, by cross-validation on the sums alone", low=0, auto=True
     )
-    intercept: bool = parameters.flag(False, "add an intercept that is not penalised")
+    intercept: bool = parameters.flag(True, "add an intercept that is not penalised")
 
     def __post_init__(self) -> None:
         parameters.check(self)

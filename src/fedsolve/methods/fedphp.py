@@ -38,6 +38,7 @@ class FedPHP(Averaging, Method):
     sends: ClassVar[str] = (
         "its trained model times its number of samples, and that number; its loss; not what it inherits"
     )
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SharesWith("fedavg", lam=0.0, clip=0.0),)
 
     lam: float = parameters.number(0.05, "share of the inherited model's teaching in the loss", low=0, high=0.99)
@@ -74,9 +75,9 @@ class FedPHP(Averaging, Method):
 
         terms: dict[str, Loss] = {
             "features": lambda batch: losses.discrepancy(batch.features, batch.beside["inherited"]),
-            "scores": lambda batch: losses.distilled(batch.scores, batch.beside["inherited"] / TEMPERATURE),
+            "scores": lambda batch: losses.imitated(batch, batch.beside["inherited"], TEMPERATURE),
         }
-        return losses.summed(1 - self.lam, losses.entropy, self.lam, terms[self.match])
+        return losses.summed(1 - self.lam, losses.own, self.lam, terms[self.match])
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The inherited model; the global one for a client that never took part."""

@@ -23,6 +23,7 @@ class FedProx(Averaging, Method):
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., FedProx, MLSys 2020"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(), Equals("fedavg", mu=0.0))
 
     mu: float = parameters.number(0.01, "strength of the pull towards the global model", low=0)

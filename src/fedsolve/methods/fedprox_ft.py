@@ -19,6 +19,7 @@ class FedProxFT(Averaging, Method):
     name: ClassVar[str] = "fedprox-ft"
     paper: ClassVar[str] = "Li et al., FedProx, MLSys 2020, with fine-tuning"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (Equals("fedavg-ft", mu=0.0),)
 
     mu: float = parameters.number(0.01, "strength of the pull towards the global model", low=0)

@@ -40,6 +40,7 @@ class FedSelect(Averaging, Method):
     name: ClassVar[str] = "fedselect"
     paper: ClassVar[str] = "Tamirisa et al., FedSelect, CVPR 2024"
     sends: ClassVar[str] = "the numbers of its trained model that it shares, and which those are; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (EqualsAmongEquals("fedavg", rate=0.0, epochs=1),)
 
     rate: float = parameters.number(0.25, "share of the shared numbers that become personal at a time", low=0, high=1)

@@ -28,6 +28,7 @@ class FedZO(Averaging, Method):
     name: ClassVar[str] = "fedzo"
     paper: ClassVar[str] = "Fang et al., FedZO, IEEE TSP 2022"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(), StaysAtStart(lr=0.0))
 
     sgd_momentum: float = parameters.number(0.0, "momentum of SGD; the authors have none", low=0, high=1)

@@ -33,7 +33,7 @@ class Local(Method):
     ridge: float | str = parameters.number(
         "auto", "strength of the ridge; auto: each client's own, by closed-form leave-one-out", low=0, auto=True
     )
-    intercept: bool = parameters.flag(False, "add an intercept that is not penalised")
+    intercept: bool = parameters.flag(True, "add an intercept that is not penalised")
 
     def __new__(cls, *values: object, **settings: object) -> Any:
         """Training alone has one name for users: where `model` names a network, the other method of that name."""

@@ -20,6 +20,7 @@ class LocalNetwork(settings.Training, Method):
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "a network trained on the client's own data"
     sends: ClassVar[str] = "nothing"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SendsNothing(),)
 
     @property
@@ -62,4 +63,4 @@ class LocalNetwork(settings.Training, Method):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)

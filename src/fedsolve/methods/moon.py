@@ -27,6 +27,7 @@ class MOON(Averaging, Method):
     name: ClassVar[str] = "moon"
     paper: ClassVar[str] = "Li et al., MOON, CVPR 2021"
     sends: ClassVar[str] = "its trained model times its number of samples, and that number; its training loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OneModel(), Equals("fedavg", mu=0.0))
 
     mu: float = parameters.number(1.0, "strength of the contrast", low=0)

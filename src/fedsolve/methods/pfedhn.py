@@ -40,6 +40,7 @@ class PFedHN(Apart, Method):
     name: ClassVar[str] = "pfedhn"
     paper: ClassVar[str] = "Shamsian et al., pFedHN, ICML 2021"
     sends: ClassVar[str] = "the body of its trained model, or all of it; its training loss and its number of samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
     share: str = parameters.choice("body", ("body", "all"), "what is made: the body (pFedHN-PC), or the whole network")

@@ -37,6 +37,7 @@ class PFedLA(Apart, Method):
     name: ClassVar[str] = "pfedla"
     paper: ClassVar[str] = "Ma et al., pFedLA, CVPR 2022"
     sends: ClassVar[str] = "its trained model, its training loss and its number of samples"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(), TrainsAlone(own=1.0), TrainsAlone(clients=1))
 
     own: float = parameters.number(0.0, "first share of the client's own layers, beside an even one", low=0, high=1)

@@ -25,6 +25,7 @@ class PFedMe(Envelope, Method):
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "Dinh et al., pFedMe, NeurIPS 2020"
     sends: ClassVar[str] = "its copy of the global model times its number of samples, and that number; its loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (StaysAtStart(lam=0.0), StaysAtStart(beta=0.0))
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:

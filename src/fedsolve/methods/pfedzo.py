@@ -24,6 +24,7 @@ class PFedZO(Envelope, Method):
     name: ClassVar[str] = "pfedzo"
     paper: ClassVar[str] = "Chen et al., pFedZO, ICPP 2024"
     sends: ClassVar[str] = "its copy of the global model times its number of samples, and that number; its loss"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (StaysAtStart(lam=0.0), StaysAtStart(beta=0.0))
 
     lr: float = parameters.number(0.005, "learning rate of the personal model", low=0)

@@ -272,7 +272,9 @@ def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None) -> l
         for kind in _together(members, _kind):
             first = kind[0]
             words = _words(split_of(first), splits, "=")
-            words += _words(_surroundings(first), surroundings, "=") + _words(_parameters(first), parameters, "=")
+            own = {name: value for name, value in _parameters(first).items() if value is not None}
+            words += _words(_surroundings(first), surroundings, "=")
+            words += _words(own, [name for name in parameters if name in own], "=")
             name = f"{first.method} ({', '.join(words)})" if words else first.method
             unsorted.append(Group(name, first.method, 0, *_without_copies(kind)))
     ordered = sorted(unsorted, key=lambda group: -(group.accuracy() or 0.0))

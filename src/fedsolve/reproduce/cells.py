@@ -20,6 +20,10 @@ IMAGES_HERE = 20_000  # at most, where networks are trained or features are extr
 ONNX = "effnetlite0_224.onnx"  # in the folder of data: EfficientNet-Lite0 without torch
 NAMES = {"FedAvg+FT": "fedavg-ft", "FedProx+FT": "fedprox-ft", "DBE": "feddbe"}  # others: in small letters
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+PAPERS: Mapping[str, Mapping[str, Any]] = {  # where the papers' settings are not the defaults, which serve users
+    "afl": {"ridge": 0.0, "intercept": False},
+    "fedhip": {"beta": 1.0, "intercept": False},
+}
 
 
 @cache
@@ -53,7 +57,7 @@ def cell_of(
         return Cell(row, column, paper, why=f"{method} is not in the catalogue")
     if isinstance(base, str):
         return Cell(row, column, paper, why=base)
-    settings = replace(base, method=name, alone=False, set={**base.set, **parameters})
+    settings = replace(base, method=name, alone=False, set={**PAPERS.get(name, {}), **base.set, **parameters})
     return Cell(row, column, paper, settings, seeds=seeds, figure=figure)
 
 

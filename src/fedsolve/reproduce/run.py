@@ -69,11 +69,12 @@ def reproduce(
     possible = [run for run in every if folder_name(run) not in impossible]
     times: dict[str, list[float]] = {}
 
-    def keep(method: str, seed: int, reply: Reply, number: int, total: int) -> None:
-        replies[folder_name(possible[number - 1])] = reply
+    def keep(_: str, seed: int, reply: Reply, number: int, total: int) -> None:
+        run = possible[number - 1]
+        replies[folder_name(run)] = reply
         if not isinstance(reply, str):
-            times.setdefault(method, []).append(reply["seconds"]["total"])
-        report(method, seed, reply, number, total, seconds_left(possible[number:], times))
+            times.setdefault(run.method, []).append(reply["seconds"]["total"])
+        report(run.method, seed, reply, number, total, seconds_left(possible[number:], times))
 
     compare(possible, runs or out / "runs", keep, progress, folder_name, one_data_set=False)
     table = _filled(recipe, replies, impossible)

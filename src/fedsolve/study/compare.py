@@ -11,70 +11,142 @@ from typing import Any, TypeAlias
 
 from fedsolve import disk, methods, parameters
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
+from fedsolve.method import Method
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.resultfile import read_result
 from fedsolve.study.experiment import Prepared, Settings, class_of, execute, method_of, plain_name, prepare
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
+AVERAGES = ("fedavg", "fedavg-ft")  # what methods that train a network are held against, beside training alone
 Report: TypeAlias = Callable[[str, int, Mapping[str, Any] | str, int, int], None]
 """Method, seed, its result.json or why it failed, how many are done, of how many."""
 
 
-def plan(base: Settings, names: Sequence[str], seeds: Sequence[int], assignments: Mapping[str, str]) -> list[Settings]:
-    """The runs of a comparison: every method with every seed, and training alone to compare with.
+def plan(
+    base: Settings,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    assignments: Mapping[str, str],
+    *,
+    baselines: bool = True,
+) -> list[Settings]:
+    """The runs of a comparison: every method with every seed, and before them what they are held against.
 
     `assignments` holds parameters: "alpha" for every method that has one of that name, "fedhip.alpha" for one method.
     Closed-form methods are held against `local` with the settings that their property `alone` names; each such `local`
-    is a run of its own. Training a network alone costs as much as the method, so gradient methods go without.
+    is a run of its own. Methods that train a network are held against `local`, `fedavg` and `fedavg-ft` with the same
+    network: `local` with the settings of training that they share, the others with those given for every method.
+    Without `baselines` nothing is run but the methods named.
 
     >>> runs = plan(Settings(clients=5), ["fedhip", "fedprior"], [0], {})
     >>> [(run.method, dict(run.set)) for run in runs]
     [('local', {}), ('local', {'intercept': True}), ('fedhip', {}), ('fedprior', {})]
+    >>> [run.method for run in plan(Settings(clients=5), ["fedala"], [0], {"model": "mlp:8"})]
+    ['local', 'fedavg', 'fedavg-ft', 'fedala']
     """
-    if not names:
+    listed = list(dict.fromkeys(names))
+    if not listed:
         raise ParameterError("a comparison needs at least one method")
-    compared = list(dict.fromkeys(["local", *names]))
-    settings = {name: _assigned(name, assignments) for name in compared}
-    taken = {key for values in settings.values() for key in values}
+    runs = [
+        _run_of(base, name, _assigned(class_of(name), name, assignments), alone=True)
+        for name in listed
+        if name != "local"
+    ]
+    beside = [*_alone(base, listed, runs, assignments, baselines)]
+    if baselines:
+        beside += _averaged(base, listed, runs, assignments)
+    everything = [*beside, *runs]
+    _check_taken(assignments, everything)
+    return [replace(run, seed=seed) for seed in dict.fromkeys(seeds) for run in everything]
+
+
+def _run_of(base: Settings, name: str, values: Mapping[str, object], *, alone: bool = False) -> Settings:
+    """A run of a method; with `alone`, held against training alone where that is closed form."""
+    takes = _takes(class_of(name, values))
+    run = replace(base, method=name, set=values, alone=False, rounds=base.rounds if "rounds" in takes else None)
+    method = method_of(run)  # refuses wrong parameters before anything runs
+    return replace(run, alone=alone and method.closed_form and method.alone is not None)
+
+
+def _takes(cls: type[Method]) -> set[str]:
+    return {name for name, _, _ in parameters.declared(cls)}
+
+
+def _assigned(cls: type[Method], name: str, assignments: Mapping[str, str]) -> dict[str, str]:
+    """What a method of this class is given: values for all that it takes, and values for itself.
+
+    A value for itself that another class of the same name takes is that one's.
+    """
+    takes = _takes(cls)
+    variants = methods.classes(name) if name in methods.CATALOGUE else []
+    elsewhere = {each for other in variants for each in _takes(other)} - takes
+    common = {key: value for key, value in assignments.items() if "." not in key and key in takes}
+    parts = [(*key.rpartition("."), value) for key, value in assignments.items()]
+    return common | {key: value for whose, _, key, value in parts if whose == name and key not in elsewhere}
+
+
+def _check_taken(assignments: Mapping[str, str], runs: Sequence[Settings]) -> None:
+    """Refuse parameters that no run has."""
+    compared = list(dict.fromkeys(run.method for run in runs))
     for key in assignments:
         whose, dot, name = key.rpartition(".")
         if dot and whose not in compared:
             raise unknown("method in --set:", whose, compared)
-        if not dot and name not in taken:
-            raise ParameterError(f"none of {', '.join(compared)} has a parameter {name!r}")
-    runs = []
-    for name in compared:
-        run = replace(base, method=name, set=settings[name], alone=False)
-        takes = {each for each, _, _ in parameters.declared(class_of(name, settings[name]))}
-        run = replace(run, rounds=base.rounds if "rounds" in takes else None)
-        method = method_of(run)  # refuses wrong parameters before anything runs
-        runs.append(replace(run, alone=method.closed_form and method.alone is not None))
-    everything = [*runs[:1], *_baselines(runs), *runs[1:]]
-    return [replace(run, seed=seed) for seed in dict.fromkeys(seeds) for run in everything]
+        if not any(name in run.set for run in runs if not dot or run.method == whose):
+            where = f"no run of {whose} here" if dot else f"none of {', '.join(compared)}"
+            raise ParameterError(f"{where} has a parameter {name!r}")
 
 
-def _assigned(name: str, assignments: Mapping[str, str]) -> dict[str, str]:
-    variants = methods.classes(name) if name in methods.CATALOGUE else [class_of(name)]
-    takes = {each for cls in variants for each, _, _ in parameters.declared(cls)}
-    common = {key: value for key, value in assignments.items() if "." not in key and key in takes}
-    parts = [(*key.rpartition("."), value) for key, value in assignments.items()]
-    return common | {key: value for whose, _, key, value in parts if whose == name}
+# --- what methods are held against ---
 
 
-def _baselines(runs: Sequence[Settings]) -> list[Settings]:
-    """The runs of `local` that are missing among `runs`, whose first is the plain one, for methods to be held against.
+def _alone(
+    base: Settings, listed: Sequence[str], runs: Sequence[Settings], assignments: Mapping[str, str], baselines: bool
+) -> list[Settings]:
+    """The runs of `local`: ridge for closed-form methods, a network for those that train one; and one that is named."""
+    ridge, network = (_assigned(cls, "local", assignments) for cls in methods.classes("local"))
+    trained = _by_network(runs) if baselines else {}
+    solved = [run for run in runs if run.alone] if baselines else []
+    found: list[Settings] = []
+    if "model" not in network and ("local" in listed or solved or (baselines and not trained)):
+        found.append(_run_of(base, "local", ridge))
+    if "model" in network and not trained and ("local" in listed or baselines):
+        found.append(_run_of(base, "local", network))
+    for run in solved:
+        if baseline_of(run, found) is None:
+            found.append(_run_of(base, "local", {**ridge, **(method_of(run).alone or {})}))
+    for model, same in trained.items():
+        first, *others = (method_of(run).alone or {} for run in same)
+        shared = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+        run = _run_of(base, "local", {**shared, **network, "model": assignments.get("local.model", model)})
+        if not any(method_of(run) == method_of(other) for other in found):
+            found.append(run)
+    return found
 
-    What the plain one was given holds for all of them, but for what a method says itself.
-    """
-    plain = runs[0]
-    common = plain.set if method_of(plain).closed_form else {}
-    baselines: list[Settings] = []
+
+def _averaged(
+    base: Settings, listed: Sequence[str], runs: Sequence[Settings], assignments: Mapping[str, str]
+) -> list[Settings]:
+    """The runs of `fedavg` and `fedavg-ft` with each network that is trained, where they are not named themselves."""
+    found: list[Settings] = []
+    for name in AVERAGES:
+        for model in _by_network(runs) if name not in listed else ():
+            values = _assigned(class_of(name), name, assignments)
+            run = _run_of(base, name, {**values, "model": assignments.get(f"{name}.model", model)})
+            if run not in found:
+                found.append(run)
+    return found
+
+
+def _by_network(runs: Sequence[Settings]) -> dict[str, list[Settings]]:
+    """The runs that train a network by descent, by the text of that network."""
+    found: dict[str, list[Settings]] = {}
     for run in runs:
-        if run.alone and baseline_of(run, [plain, *baselines]) is None:
-            values = {**common, **(method_of(run).alone or {})}
-            baselines.append(replace(plain, set=values, rounds=None))
-    return baselines
+        method = method_of(run)
+        if not method.closed_form and "model" in _takes(type(method)):
+            found.setdefault(parameters.values(method)["model"], []).append(run)
+    return found
 
 
 def baseline_of(run: Settings, runs: Sequence[Settings]) -> Settings | None:
@@ -92,9 +164,19 @@ def baseline_of(run: Settings, runs: Sequence[Settings]) -> Settings | None:
     return None
 
 
+def title_of(settings: Settings) -> str:
+    """What a run is called, where it is the only one of its method: the method, and the parameter that picks a variant.
+
+    >>> title_of(Settings(method="fedavg", set={"model": "cnn"})), title_of(Settings("local", {"model": "cnn"}))
+    ('fedavg', 'local-model=cnn')
+    """
+    asked = [name for name in methods.VARIANTS.get(settings.method, {}) if name in settings.set]
+    return "-".join([settings.method, *(_word(name, settings.set[name]) for name in asked)])
+
+
 def place_of(settings: Settings) -> str:
-    """The folder of a run, where methods differ in nothing but their names."""
-    return f"{plain_name(settings.method)}-{settings.seed}"
+    """The folder of a run that is the only one of its title and seed."""
+    return f"{plain_name(title_of(settings))}-{settings.seed}"
 
 
 def _named(runs: Sequence[Settings], place_of: Callable[[Settings], str]) -> list[tuple[str, str]]:
@@ -102,13 +184,13 @@ def _named(runs: Sequence[Settings], place_of: Callable[[Settings], str]) -> lis
     first: dict[str, Settings] = {}
     names = []
     for run in runs:
-        title, place = run.method, place_of(run)
+        title, place = title_of(run), place_of(run)
         other = first.setdefault(place, run)
         if other is not run:
             before = parameters.values(method_of(other))
             after = parameters.values(method_of(run))
             words = [_word(name, value) for name, value in after.items() if before.get(name) != value]
-            title = "-".join([run.method, *words])
+            title = "-".join([title, *words])
             place = f"{plain_name(title)}-{run.seed}"
         names.append((title, place))
     return names

@@ -39,7 +39,7 @@ class Averaging(settings.Training):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)
 
 
 def trained_near(method: settings.Training, message: Arrays, site: Site, *, pull: float = 0.0) -> dict[str, Array]:

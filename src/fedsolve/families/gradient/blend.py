@@ -12,10 +12,12 @@ from fedsolve.families.gradient.networks import (
     as_arrays,
     check_inputs,
     like,
+    misfit,
     one_thread,
     rebuild,
     sample_shape,
     seeded,
+    trained_on,
 )
 from fedsolve.families.gradient.settings import Training
 from fedsolve.families.gradient.training import batches
@@ -23,7 +25,6 @@ from fedsolve.families.gradient.training import batches
 # isort: split
 # Behind networks, which says how to install torch where it is missing.
 import torch
-from torch.nn.functional import cross_entropy
 
 
 def learn_blend(
@@ -45,8 +46,9 @@ def learn_blend(
     once the losses of the last ten vary by less than `settled`. Returns W and v.
     """
     check_inputs(samples)
+    samples = trained_on(samples, task)
     with one_thread(), seeded(rng):
-        module = rebuild(settings.model, new, sample_shape(task.shape), task.classes).eval()
+        module = rebuild(settings.model, new, sample_shape(task.shape), task.outputs).eval()
         tensors = dict(module.named_parameters())
         for name, tensor in tensors.items():
             tensor.requires_grad_(name in weights)
@@ -66,7 +68,7 @@ def learn_blend(
         for _ in range(passes if eta else 0):
             total = torch.zeros(())
             for inputs, labels, _ in batches(samples, settings.batch, rng):
-                value = cross_entropy(module(inputs), labels)
+                value = misfit(module(inputs), labels)
                 gradients = torch.autograd.grad(value, blended)
                 with torch.no_grad():
                     torch._foreach_addcmul_(share, gradients, change, value=-eta)

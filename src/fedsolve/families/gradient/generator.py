@@ -104,6 +104,6 @@ def taught(
         wanted = torch.from_numpy(rng.choice(labels, drawn))
         learnt = cross_entropy(batch.head(made(wanted)), wanted)
         kept = losses.distilled(batch.scores, batch.head(made(batch.labels)))
-        return batch.entropy + alpha * learnt + beta * kept
+        return batch.misfit + alpha * learnt + beta * kept
 
     return loss

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsolve.arrays import Array
+from fedsolve.families.gradient.networks import misfit
 from fedsolve.families.gradient.prototypes import SHORTEST
 from fedsolve.families.gradient.training import Batch, Loss
 
@@ -25,10 +26,10 @@ from torch.nn.functional import (
 
 
 def plus(strength: float, term: Loss) -> Loss:
-    """Cross-entropy plus `strength` times another term of a batch."""
+    """The misfit plus `strength` times another term of a batch."""
 
     def loss(batch: Batch) -> Tensor:
-        return batch.entropy + strength * term(batch)
+        return batch.misfit + strength * term(batch)
 
     return loss
 
@@ -38,14 +39,14 @@ def summed(first: float, one: Loss, second: float, two: Loss) -> Loss:
     return lambda batch: first * one(batch) + second * two(batch)
 
 
-def entropy(batch: Batch) -> Tensor:
-    """The cross-entropy of a batch."""
-    return batch.entropy
+def own(batch: Batch) -> Tensor:
+    """The misfit of a batch, by itself."""
+    return batch.misfit
 
 
 def shifted(batch: Batch) -> Tensor:
-    """FedDBE: the cross-entropy where the head sees z + b, with b the extra array called "bias"."""
-    return cross_entropy(batch.head(batch.features + batch.extra["bias"]), batch.labels)
+    """FedDBE: the misfit where the head sees z + b, with b the extra array called "bias"."""
+    return misfit(batch.head(batch.features + batch.extra["bias"]), batch.labels)
 
 
 def near_mean(centre: Array, share: float) -> Loss:
@@ -82,6 +83,13 @@ def not_true(scores: Tensor, fixed: Tensor, labels: Tensor, tau: float) -> Tenso
 def distilled(scores: Tensor, fixed: Tensor) -> Tensor:
     """The mean of KL(softmax(fixed), softmax(scores))."""
     return kl_div(log_softmax(scores, dim=1), softmax(fixed.detach(), dim=1), reduction="batchmean")
+
+
+def imitated(batch: Batch, fixed: Tensor, temperature: float) -> Tensor:
+    """How far a batch is from what another network says of it: `distilled`, or the mean square of numbers apart."""
+    if batch.labels.is_floating_point():
+        return (batch.scores - fixed).square().mean()
+    return distilled(batch.scores, fixed / temperature)
 
 
 def off(here: Tensor, aims: Tensor, aimed: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays, Float, finite
 from fedsolve.data.samples import Samples
+from fedsolve.data.target import Numbers
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError, brief
 
@@ -26,6 +27,7 @@ try:
     import torch
     from torch import Tensor, nn
     from torch.func import functional_call
+    from torch.nn.functional import cross_entropy
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
@@ -41,12 +43,12 @@ Tensors = list[Tensor]
 def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array]:
     """A network's first weights, drawn from the generator."""
     with seeded(rng):
-        return as_arrays(zoo.build(model, sample_shape(task.shape), task.classes))
+        return as_arrays(zoo.build(model, sample_shape(task.shape), task.outputs))
 
 
 def body(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's body: all but its head's."""
-    return _names(model, sample_shape(task.shape), task.classes)[0]
+    return _names(model, sample_shape(task.shape), task.outputs)[0]
 
 
 def check_body(model: str, task: Task, owner: str) -> None:
@@ -59,25 +61,25 @@ def check_body(model: str, task: Task, owner: str) -> None:
 
 def parameter_names(model: str, task: Task) -> frozenset[str]:
     """The names of what is trained, without buffers."""
-    return _names(model, sample_shape(task.shape), task.classes)[1]
+    return _names(model, sample_shape(task.shape), task.outputs)[1]
 
 
 def head(model: str, task: Task) -> frozenset[str]:
     """The names of the tensors of a network's head."""
     shape = sample_shape(task.shape)
-    return frozenset(_tensors(_pristine(model, shape, task.classes))) - _names(model, shape, task.classes)[0]
+    return frozenset(_tensors(_pristine(model, shape, task.outputs))) - _names(model, shape, task.outputs)[0]
 
 
 def top_layers(model: str, task: Task, count: int) -> frozenset[str]:
     """The names of the parameters of the last `count` layers."""
-    module = _pristine(model, sample_shape(task.shape), task.classes)
+    module = _pristine(model, sample_shape(task.shape), task.outputs)
     top = tuple(f"{layer}." for layer in zoo.layers(module)[-count:])
     return frozenset(name for name in parameter_names(model, task) if name.startswith(top))
 
 
 def feature_size(model: str, task: Task) -> int:
     """How many numbers the head sees of a sample."""
-    return _feature_size(model, sample_shape(task.shape), task.classes)
+    return _feature_size(model, sample_shape(task.shape), task.outputs)
 
 
 @lru_cache(maxsize=8)
@@ -141,7 +143,7 @@ def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) ->
 
 def laid_out(arrays: Arrays, model: str, task: Task) -> Tensors:
     """Arrays with the names of a network's parameters, as tensors in their order that lie in memory as they do."""
-    parameters = dict(_pristine(model, sample_shape(task.shape), task.classes).named_parameters())
+    parameters = dict(_pristine(model, sample_shape(task.shape), task.outputs).named_parameters())
     for name, tensor in parameters.items():
         got = arrays[name].shape if name in arrays else None
         if got != tuple(tensor.shape):  # which copying would stretch
@@ -151,7 +153,7 @@ def laid_out(arrays: Arrays, model: str, task: Task) -> Tensors:
 
 def unlaid(tensors: Tensors, model: str, task: Task) -> dict[str, Array]:
     """The inverse of `laid_out`: tensors in the order of a network's parameters as arrays with their names."""
-    module = _pristine(model, sample_shape(task.shape), task.classes)
+    module = _pristine(model, sample_shape(task.shape), task.outputs)
     names = [name for name, _ in module.named_parameters()]
     return {n: np.array(tensor.detach().numpy(), order="C") for n, tensor in zip(names, tensors, strict=True)}
 
@@ -163,16 +165,17 @@ def like(tensor: Tensor, values: Array | Tensor) -> Tensor:
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A network of the same structure with parameters of its own, not filled yet.
+    """A network of the same structure with parameters of its own, not filled yet, and its own copies of buffers.
 
-    For networks that hold nothing but parameters. A deep copy would also copy the many empty tables of every module,
-    which takes as long as a few steps of a small network.
+    For networks that hold nothing else. A deep copy would also copy the many empty tables of every module, which takes
+    as long as a few steps of a small network.
     """
     twin = copy.copy(module)
     contents = {
         "_parameters": {
             name: p if p is None else nn.Parameter(torch.empty_like(p)) for name, p in module._parameters.items()
         },
+        "_buffers": {name: b if b is None else b.clone() for name, b in module._buffers.items()},
         "_modules": {name: _twin(child) for name, child in module.named_children()},
     }
     twin.__dict__.update(contents)
@@ -198,7 +201,7 @@ def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tens
 
 def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
     """What a network's head makes of features, as at prediction: a function of the head's tensors, by name, too."""
-    module = _pristine(model, sample_shape(task.shape), task.classes)
+    module = _pristine(model, sample_shape(task.shape), task.outputs)
     prefix = zoo.head_prefix(module)
     fixed = copy.deepcopy(zoo.head(module)).eval()
 
@@ -248,8 +251,33 @@ def check_inputs(samples: Samples) -> None:
 
 
 def scores(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
-    """The network's scores, one row per sample."""
-    return _outputs(model, arrays, inputs, task, task.classes, lambda module: module)
+    """The network's scores, one row per sample; for numbers, these about their origin and over their scale."""
+    return _outputs(model, arrays, inputs, task, task.outputs, lambda module: module)
+
+
+def predictions(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
+    """What the network says of samples: scores of classes, or numbers in the target's own units."""
+    return in_units(scores(model, arrays, inputs, task), task)
+
+
+def in_units(outputs: Array, task: Task) -> Array:
+    """What a network gives in the units of the target: scores as they are, numbers from those it is trained on."""
+    return task.target.of_standard(outputs) if isinstance(task.target, Numbers) else outputs
+
+
+def trained_on(samples: Samples, task: Task) -> Samples:
+    """Samples with labels as a network is trained on them: numbers about their origin, over their scale."""
+    if not isinstance(task.target, Numbers):
+        return samples
+    return Samples(samples.inputs, task.target.standard(samples.labels).astype(np.float32))
+
+
+def misfit(outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of scores, or the squared error of numbers, which is the mean over several."""
+    if not labels.is_floating_point():
+        return cross_entropy(outputs, labels, reduction=reduction)
+    squares = (outputs - labels).square().mean(1)
+    return squares.mean() if reduction == "mean" else squares.sum()
 
 
 def features(model: str, arrays: Arrays, inputs: Array, task: Task) -> Array:
@@ -271,7 +299,7 @@ def _outputs(
     function: Callable[[nn.Module], Callable[[Tensor], Tensor]],
 ) -> Array:
     with one_thread(), torch.inference_mode():
-        forward = function(rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.classes).eval())
+        forward = function(rebuild(model, arrays, sample_shape(inputs.shape[1:]), task.outputs).eval())
         result = np.empty((len(inputs), width), dtype=np.float32)
         for first in range(0, len(inputs), PREDICT_ROWS):
             rows = slice(first, first + PREDICT_ROWS)

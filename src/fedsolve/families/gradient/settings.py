@@ -18,7 +18,9 @@ from fedsolve.errors import DataError, ParameterError
 from fedsolve.families import widths
 from fedsolve.method import Workers
 
-EXAMPLES = ("lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32", "dcnn:64,128,256,256")  # of `zoo`, in each form they have
+EXAMPLES = (  # of `zoo`, in each form they have
+    "lr", "mlp:128,64", "lenet5", "cnn", "cnn:16,32", "dcnn:64,128,256,256", "resnet18", "resnet18-gn", "vgg11",
+)  # fmt: skip
 MODELS = f"{', '.join(EXAMPLES)}, or package.module:factory"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LOCAL = ("model", "rounds", "epochs", "batch", "lr", "sgd_momentum")  # settings that training alone has, too

@@ -33,7 +33,7 @@ class Apart(settings.Training):
         """The scores of the network, one row per sample."""
         from fedsolve.families.gradient import networks
 
-        return networks.scores(self.model, model, inputs, task)
+        return networks.predictions(self.model, model, inputs, task)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +88,11 @@ def names_of(array: Array) -> tuple[str, ...]:
     """The inverse of `written`."""
     text = array.tobytes().decode()
     return tuple(text.split("\n")) if text else ()
+
+
+def table_of(state: Arrays, what: str) -> Table:
+    """What a state has of every client, one row each; before the first round there is nothing."""
+    return Table(names_of(state["clients"]), state[what]) if what in state else Table()
 
 
 def answered(replies: Arrays) -> list[str]:

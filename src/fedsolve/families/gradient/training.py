@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.data.samples import Samples
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, ParameterError
 from fedsolve.families.gradient import zoo
 from fedsolve.families.gradient.hooks import Hook
 from fedsolve.families.gradient.networks import (
@@ -21,10 +21,12 @@ from fedsolve.families.gradient.networks import (
     as_arrays,
     as_tensor,
     check_inputs,
+    misfit,
     one_thread,
     rebuild,
     sample_shape,
     seeded,
+    trained_on,
 )
 from fedsolve.families.gradient.optimisers import Optimiser, sgd
 from fedsolve.families.gradient.settings import Training
@@ -34,7 +36,7 @@ from fedsolve.method import Site
 # Behind networks, which says how to install torch where it is missing.
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # features and scores of inputs
 Value = Callable[[], Tensor]  # the loss at the parameters as they are
@@ -80,9 +82,9 @@ class Batch:
         return self._both()[1]
 
     @property
-    def entropy(self) -> Tensor:
-        """The cross-entropy of the scores, which is what is minimised where no loss is given."""
-        return cross_entropy(self.scores, self.labels)
+    def misfit(self) -> Tensor:
+        """The cross-entropy of the scores, or the squared error of numbers: what is minimised if no loss is given."""
+        return misfit(self.scores, self.labels)
 
 
 Loss = Callable[[Batch], Tensor]
@@ -106,16 +108,18 @@ def train(
 ) -> tuple[dict[str, Array], float]:
     """Mini-batch descent on a client's samples: the trained model, and the mean loss over the batches of the last pass.
 
-    `loss` of a batch is minimised, cross-entropy unless given; `beside` are arrays with one row per sample, of which a
+    `loss` of a batch is minimised, its misfit unless given; `beside` are arrays with one row per sample, of which a
     batch has its samples' rows; `extra` are arrays that are trained with the network, behind its parameters, and are
-    returned below "extra/". `hook` may change the gradients of a step; `frozen` tensors stay. `estimate` finds
-    gradients without backpropagation. Each batch is used for `repeat` steps; then `after` is given the parameters.
+    returned below "extra/". `hook` may change the gradients of a step; `frozen` tensors stay, and norms whose running
+    statistics do go by them. `estimate` finds gradients without backpropagation. Each batch is used for `repeat` steps;
+    then `after` is given the parameters.
     """
-    task, samples, rng = site.task, site.train, site.rng
+    task, samples, rng = site.task, trained_on(site.train, site.task), site.rng
     check_inputs(samples)
     with one_thread(), seeded(rng):
-        module = rebuild(settings.model, start, sample_shape(task.shape), task.classes)
+        module = rebuild(settings.model, start, sample_shape(task.shape), task.outputs)
         module.train(len(samples) > 1)  # a single sample has no statistics: those of the start are used
+        _hold_norms(module, frozen, settings.batch)
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(estimate is None and name not in frozen)
@@ -151,14 +155,28 @@ def train(
     return trained, mean
 
 
+def _hold_norms(module: nn.Module, frozen: frozenset[str], batch: int) -> None:
+    """Let batch norms whose running statistics are frozen do as at prediction; refuse others on batches of one."""
+    for name, part in module.named_modules():
+        if not (isinstance(part, BatchNorm) and part.training):
+            continue
+        if f"{name}.running_mean" in frozen:
+            part.eval()
+        elif batch == 1:
+            raise ParameterError(
+                "parameter 'batch' must be at least 2 for a network with batch norm, which takes the mean over a "
+                "batch; got 1; or use a network without, as resnet18-gn"
+            )
+
+
 def squared_slopes(settings: Training, model: Arrays, site: Site) -> float:
-    """The sum over the batches of a pass of the squared length of the cross-entropy's gradient, as at prediction."""
+    """The sum over the batches of a pass of the squared length of the misfit's gradient, as at prediction."""
     task, total = site.task, 0.0
     with one_thread():
-        module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval()
+        module = rebuild(settings.model, model, sample_shape(task.shape), task.outputs).eval()
         parameters = [tensor.requires_grad_() for tensor in module.parameters()]
-        for inputs, labels, _ in batches(site.train, settings.batch, site.rng):
-            slopes = _gradients(cross_entropy(module(inputs), labels), parameters)
+        for inputs, labels, _ in batches(trained_on(site.train, task), settings.batch, site.rng):
+            slopes = _gradients(misfit(module(inputs), labels), parameters)
             total += sum(float(length) ** 2 for length in torch._foreach_norm(slopes))
     return total
 
@@ -168,7 +186,7 @@ def _value(
 ) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
     """The loss of inputs, labels and what is beside them, at the network's parameters as they are."""
     if loss is None:
-        return lambda inputs, labels, beside: cross_entropy(module(inputs), labels)
+        return lambda inputs, labels, beside: misfit(module(inputs), labels)
     forward, head = zoo.apart(module), zoo.head(module)
     return lambda inputs, labels, beside: loss(Batch(forward, head, inputs, labels, beside, extra))
 

@@ -17,10 +17,12 @@ from fedsolve.families.gradient.networks import (
     as_tensor,
     check_inputs,
     laid_out,
+    misfit,
     one_thread,
     rebuild,
     sample_shape,
     seeded,
+    trained_on,
     unlaid,
 )
 from fedsolve.families.gradient.settings import Training
@@ -32,7 +34,6 @@ from fedsolve.rng import derive
 # Behind networks, which says how to install torch where it is missing.
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 Draw = Callable[[int, int], Array]  # of a number and a size: the direction with that number
 
@@ -153,10 +154,10 @@ def changes(
     In float64, since a change is a small difference of large numbers; and as at prediction, so that the numbers of
     several clients add up to those of all their samples together.
     """
-    task, samples = site.task, site.train
+    task, samples = site.task, trained_on(site.train, site.task)
     check_inputs(samples)
     with one_thread(), seeded(site.rng), torch.no_grad():
-        module = rebuild(settings.model, model, sample_shape(task.shape), task.classes).eval().double()
+        module = rebuild(settings.model, model, sample_shape(task.shape), task.outputs).eval().double()
         labels = torch.from_numpy(np.array(samples.labels))
         pieces = [slice(first, first + settings.batch) for first in range(0, len(samples), settings.batch)]
 
@@ -164,7 +165,7 @@ def changes(
             total = torch.zeros((), dtype=torch.float64)
             for rows in pieces:
                 found = module(as_tensor(samples.inputs[rows]).double())
-                total += cross_entropy(found, labels[rows], reduction="sum")
+                total += misfit(found, labels[rows], reduction="sum")
             return total / len(samples)
 
         parameters = list(module.parameters())

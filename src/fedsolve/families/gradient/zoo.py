@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedsolve.errors import ParameterError
 from fedsolve.families import widths
+from fedsolve.families.gradient import deep
 from fedsolve.families.gradient.convolution import PooledConvolution
 from fedsolve.families.gradient.settings import EXAMPLES
 from fedsolve.modules import attribute, current_folder
@@ -37,7 +38,7 @@ def build(spec: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def named(spec: str) -> bool:
-    """Whether a text stands for one of the networks of this file, which hold nothing but parameters."""
+    """Whether a text stands for one of our networks, whose modules hold nothing but parameters and buffers."""
     return widths.read(spec, EXAMPLES) is not None
 
 
@@ -162,6 +163,21 @@ def _places(side: int) -> int:
     return ((side - 4) // 2 - 2) // 2 - 4
 
 
+def _resnet18(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    body, width = deep.resnet18(_image(shape, "resnet18"))
+    return _body_and_head(body, nn.Linear(width, classes))
+
+
+def _resnet18_gn(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    body, width = deep.resnet18(_image(shape, "resnet18-gn"), deep.group_norm)
+    return _body_and_head(body, nn.Linear(width, classes))
+
+
+def _vgg11(shape: Shape, classes: int, widths: Shape) -> nn.Module:
+    body, width = deep.vgg11(_image(shape, "vgg11"))
+    return _body_and_head(body, nn.Linear(width, classes))
+
+
 def _image(shape: Shape, name: str, *kernels: int) -> Shape:
     """Channels of the input, and the sides of what convolutions with pooling leave of it."""
     height, width = shape[-2:] if len(shape) == 3 else (0, 0)
@@ -215,4 +231,7 @@ _ZOO: dict[str, Callable[[Shape, int, Shape], nn.Module]] = {
     "lenet5": _lenet5,
     "cnn": _cnn,
     "dcnn": _dcnn,
+    "resnet18": _resnet18,
+    "resnet18-gn": _resnet18_gn,
+    "vgg11": _vgg11,
 }

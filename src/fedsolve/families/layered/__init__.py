@@ -1,8 +1,9 @@
 """What methods share that train networks layer by layer: descriptions, shapes, forward passes, sums of a layer.
 
 `description` and `stages` say what a network is, `targets` what its layers are fitted to, `forward` takes samples
-through it, `layers` fits its layers,
-`settings` holds the parameters and the steps that methods have in common.
+through it, `layers` fits its layers, `settings` holds the parameters and the steps that methods have in common,
+`groups` trains a network for each of several groups, `own` makes one a client's own. `boosting` and `heads` are for
+networks whose samples have a state that grows block by block.
 """
 
 from fedsolve.families.layered.description import Network, parse

@@ -23,7 +23,7 @@ from fedsolve.errors import DataError
 from fedsolve.families.layered import forward, targets
 from fedsolve.families.layered.description import Network
 from fedsolve.families.layered.stages import Stage
-from fedsolve.families.ridge.calibration import sharpness_of_sums
+from fedsolve.families.ridge import calibration
 from fedsolve.families.ridge.choice import server_ridge
 from fedsolve.families.ridge.linear import trust
 from fedsolve.features import clusters
@@ -89,7 +89,7 @@ def solved_layer(total: Moments, gamma: float | str, *, hidden: bool, coded: boo
         ridge = server_ridge(gamma, total)
     solution = solution_of(total, ridge, solver="auto", one_hot=not coded)
     layer = {**forward.unstacked(solution.weights, constant=constant), "ridge": np.array(ridge), **trust(solution)}
-    return layer if coded else {**layer, "sharpness": np.array(sharpness_of_sums(total, solution))}
+    return layer if coded else {**layer, "sharpness": np.array(calibration.sharpness_of_sums(total, solution))}
 
 
 def drawn_layer(total: Moments, towards: Arrays, pull: float) -> dict[str, Array]:
@@ -226,6 +226,12 @@ def scores(reader: Reader, model: Arrays, inputs: Array, classes: int) -> Float:
             means = forward.mean_rows(stage, values, constant=reader.constant)
             result[rows] = means @ forward.stacked(layer)
     return result
+
+
+def probabilities(model: Arrays, scores: Array) -> Float:
+    """Softmax of the scores times the sharpness of the last layer there is."""
+    trained = layers(model)
+    return calibration.probabilities(trained[-1] if trained else {}, scores)
 
 
 def _check_shapes(reader: Reader, stages: tuple[Stage, ...], trained: list[dict[str, Array]], classes: int) -> None:

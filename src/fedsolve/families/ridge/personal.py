@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.arrays import Float
+from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, left_out, whiten
+from fedsolve.solver import RidgePath, left_out, solution_of, whiten
 
 ALPHAS: tuple[float, ...] = (0.0, *np.geomspace(0.1, 10_000.0, 21).tolist())  # what alpha=auto chooses from
 
@@ -62,3 +62,27 @@ def left_out_scores(
         return prior + left_out(path.targets, path.fitted(alpha * shrunk), leverage)
 
     return predicted
+
+
+def own_head(
+    total: Moments,
+    ridge: float,
+    model: Arrays,
+    rows: Float,
+    labels: NDArray[np.int64],
+    *,
+    alpha: float | str,
+    counted: bool,
+) -> tuple[dict[str, Array], float]:
+    """A head with an intercept in which the client's samples weigh 1 + alpha, and the alpha; a number stays as it is.
+
+    `model` has the head of all on the sums `total`, `rows` are the client's features before it.
+    """
+    rows = np.column_stack([rows, np.ones(len(rows))])
+    sharpness = float(model["sharpness"])
+    if isinstance(alpha, str):
+        prior = rows @ np.vstack([model["weight"], model["intercept"]])
+        alpha, sharpness = choose_alpha(total, ridge, rows, prior, labels, sharpness, counted=counted, intercept=True)
+    own_moments = Moments.of(rows, labels, classes=total.targets)
+    solution = solution_of(total + own_moments.scaled(alpha), ridge, intercept=True, solver="auto")
+    return {**linear.linear_model(solution), "sharpness": np.array(sharpness)}, alpha
