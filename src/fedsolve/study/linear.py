@@ -14,7 +14,12 @@ def linear_map(model: Model) -> tuple[Array, Array]:
     """Weights (features x classes) and intercept of a model that is nothing else; others are refused."""
     arrays = {name: array for name, array in model.arrays.items() if array.ndim > 0}
     weights = arrays.get("weight")
-    if weights is None or not arrays.keys() <= {"weight", "intercept"} or weights.ndim != 2 or not _linear(model):
+    if (
+        weights is None
+        or not arrays.keys() <= {"weight", "intercept", "covariance"}
+        or weights.ndim != 2
+        or not _linear(model)
+    ):
         raise DataError(
             f"the model of {model.owner!r} ({model.method.name}) is not one linear map; export takes those of local, "
             "afl, fedhip and fedprior"

@@ -17,8 +17,8 @@ OPENING, RUNNING, CONVERGED, SEPARATED, ERRORS, COMPLETE = range(6)  # where a f
 OFFSET = 1e-6  # share of its squares that a column keeps about its mean, below which the sums are taken again
 EPS = float(np.finfo(np.float64).eps)
 SLACK = 1e-11  # relative; a deviance that rises by less has not risen
-# Newton's method squares a small decrement. One that only falls by about e^-1/2 a step is that of a coefficient which runs
-# away while its curvature vanishes.
+# Newton's method squares a small decrement. One that only falls by about e^-1/2 a step is that of a coefficient which
+# runs away while its curvature vanishes.
 SMALL, SLOWLY = 1e-2, 0.3
 
 
@@ -91,7 +91,7 @@ def advanced(
     now = {**state, **{name: sums[name] for name in told}, "objective": np.array(objective), "before": at}
     moved = _null_step(sums)
     now["null"] = state["null"] + moved
-    now["null_deviance"] = sums["null_deviance"] - np.asarray(sums["null_score"] @ moved)  # where that step leads to
+    now["null_deviance"] = np.array(sums["null_deviance"] - sums["null_score"] @ moved)  # where that step leads to
     if int(sums["misfits"]) == 0 and ridge == 0:
         return {**now, "status": np.array(SEPARATED), "culprit": np.array(_largest(state, at))}
     gradient = sums["score"].T.ravel() - punished @ flat

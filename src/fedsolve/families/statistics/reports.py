@@ -13,6 +13,7 @@ from fedsolve.data.task import Task
 from fedsolve.errors import SingularError
 from fedsolve.families.statistics import newton
 from fedsolve.families.statistics.distributions import Distribution
+from fedsolve.families.statistics.mixing import Mixing
 from fedsolve.families.statistics.units import Roles
 from fedsolve.summary import Coefficient, Summary, bare, coefficients
 
@@ -101,6 +102,48 @@ def glm_summary(
     shown = {name: value for name, value in figures.items() if math.isfinite(value)}
     statistic = "z" if math.isinf(freedom) else "t"
     return Summary(f"glm, {family.words}", target, tuple(rows), shown, tests, {}, (*words, *notes, *dropped), statistic)
+
+
+def mixed_summary(state: Arrays, model: Mixing) -> Summary | None:
+    """Coefficients of all in the units of the table, variances of the effects, and the likelihood."""
+    if "value" not in state:
+        return None
+    task, roles, kept = model.task, model.roles, np.flatnonzero(state["spread"])
+    structure = model.structure(kept)
+    units, variance = roles.units, float(state["variance"])
+    raw = inference.in_raw_units(units.origin, units.scale)
+    count, size = int(state["count"]), len(kept) + 1
+    values, covariance = np.append(state["weight"][:, 0], state["intercept"]), np.array(state["covariance"])
+    there = np.append(np.isin(np.arange(task.width), roles.columns[kept]), True)
+    moved = raw @ covariance @ raw.T
+    moved[~there] = moved[:, ~there] = np.nan
+    found = inference.Estimates(np.where(there, raw @ values, np.nan), moved)
+    names = (*units.names, INTERCEPT)
+    lower = structure.factor(state["free"])
+    place = np.zeros((task.width + 1, len(lower)))
+    place[:, :] = (raw @ model.in_features(state))[:, structure.columns]
+    spread = variance * (place @ lower @ lower.T @ place.T)
+    used = np.append(roles.columns[kept[structure.columns[:-1]]], task.width)
+    components = {f"var {names[i]}": float(spread[i, i]) for i in used}
+    if not model.full:
+        components[f"var {INTERCEPT}"] = variance * float(lower[-1, -1]) ** 2
+    if model.full:
+        components |= {f"cov {names[i]}, {names[j]}": float(spread[i, j]) for n, i in enumerate(used) for j in used[:n]}
+    freedom = count - size if model.reml else count
+    # The restricted likelihood depends on the units of the columns: as statsmodels has it, of those in the table.
+    scale = 2.0 * float(np.log(state["spread"][kept] * units.scale[roles.columns[kept]]).sum()) if model.reml else 0.0
+    constant = freedom * (math.log(2.0 * math.pi) + 1.0 - math.log(freedom))
+    likelihood = -0.5 * (float(state["value"]) + scale + constant)
+    figures = {"samples": count, "sites": int(state["sites"]), "log-likelihood": likelihood}
+    if not model.reml:
+        parameters = size + len(state["free"]) + 1
+        figures |= {"AIC": 2 * parameters - 2 * likelihood, "BIC": math.log(count) * parameters - 2 * likelihood}
+    notes = ["by restricted likelihood" if model.reml else "by likelihood"]
+    if not model.full and len(used) > 1:
+        notes.append("random effects are independent of each other, and that of the intercept is at the columns' means")
+    named = coefficients(names, found)
+    title, target = "linear mixed model", task.target.names[0]
+    return Summary(title, target, named, figures, (), {**components, "var error": variance}, tuple(notes), "z")
 
 
 def _covariance(state: Arrays, dispersion: float, ridge: float, errors: str) -> tuple[Float | None, tuple[str, ...]]:
