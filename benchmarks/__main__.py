@@ -14,6 +14,8 @@ from fedsolve.threads import cores
 
 from . import (
     blocks,
+    costs,
+    crowd,
     deep,
     extraction,
     floor,
@@ -37,10 +39,11 @@ SPEED = {
     "blocks": blocks.measure,
     "ledger": ledger.measure,
 }
+GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {"natural": natural.measure, "personal": personal.measure, "deep": deep.measure}
-BENCHMARKS = SPEED | DEPLOYMENT | ACCURACY
+BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
 
 
 def main(names: list[str]) -> None:

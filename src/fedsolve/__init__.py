@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import shards as shards
     from fedsolve.data.samples import Samples as Samples
     from fedsolve.data.table import Table as Table
-    from fedsolve.data.task import Classes as Classes
-    from fedsolve.data.task import Numbers as Numbers
+    from fedsolve.data.target import Classes as Classes
+    from fedsolve.data.target import Numbers as Numbers
     from fedsolve.data.task import Task as Task
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
@@ -103,7 +103,8 @@ _HOMES = {
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
-    "fedsolve.data.task": ("Classes", "Numbers", "Task"),
+    "fedsolve.data.target": ("Classes", "Numbers"),
+    "fedsolve.data.task": ("Task",),
     "fedsolve.errors": (
         "DataError",
         "FedsolveError",

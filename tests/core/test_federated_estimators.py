@@ -17,7 +17,7 @@ from fedsolve.errors import ParameterError
 from fedsolve.study.federated import FederatedClassifier, FederatedRegressor
 
 
-@parametrize_with_checks([FederatedClassifier(), FederatedRegressor(), FederatedRegressor(fs.AFL())])
+@parametrize_with_checks([FederatedClassifier(), FederatedRegressor(), FederatedRegressor(fs.AFL())])  # type: ignore[untyped-decorator]
 def test_scikit_learns_contract(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -98,7 +98,7 @@ class Spoils(fs.AFL):
 
 @pytest.mark.parametrize("how", ["nan", "inf", "shape", "type", "names"])
 def test_a_client_that_answers_nonsense_is_named_or_left_out(how: str) -> None:
-    federation, method = sample_federation(), Spoils(how=how)
+    federation, method = sample_federation(), Spoils(how=how, ridge=0.0, intercept=False)
     with pytest.raises(DataError, match="site-2"):
         fs.run(method, federation)
     rest = {n: c for n, c in federation.clients.items() if n != "site-2"}
@@ -241,7 +241,7 @@ class Collecting(fs.AFL):
 
 def test_collecting_and_several_rounds() -> None:
     federation = sample_federation()
-    result, once = fs.run(Collecting(), federation), fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
+    result, once = fs.run(Collecting(ridge=0.0, intercept=False), federation), fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
     assert relative(result.state["weight"], once.state["weight"]) < 1e-12
     assert result.rounds == 2
     assert [line.round for line in result.history] == [1, 2]
@@ -524,8 +524,8 @@ def test_slow_clients_are_told_so_and_nobody_else_sees_it(monkeypatch: pytest.Mo
     x, y = np.eye(6), np.arange(6) % 2
     sizes = {"quick-1": 5, "quick-2": 5, "slow": 6}
     federation = fs.Federation.from_arrays({n: {"train": (x[:k], y[:k])} for n, k in sizes.items()}, classes=2)
-    transport = InProcess(Paced(ridge=1.0), federation)
-    outcome = drive(Paced(ridge=1.0), federation.task, transport)
+    transport = InProcess(Paced(ridge=1.0, intercept=False), federation)
+    outcome = drive(Paced(ridge=1.0, intercept=False), federation.task, transport)
     paces = (transport.memory["slow"].pending or transport.memory["slow"].private)["paces"]
     assert paces[0] == 1.0
     assert paces[1] > 1.0
@@ -564,7 +564,7 @@ def test_impossible_times_are_refused(seconds: str) -> None:
 
 
 def test_clients_are_evaluated_when_asked_for_and_after_the_last_round() -> None:
-    federation, method = sample_federation(), Collecting()
+    federation, method = sample_federation(), Collecting(ridge=0.0, intercept=False)
     every = drive(method, federation.task, InProcess(method, federation))
     last = drive(method, federation.task, InProcess(method, federation), evaluate_every=2)
     assert [line.accuracy is None for line in every.history] == [False, False]

@@ -23,7 +23,7 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Wu and He, ECCV 2018, with two groups, as federated learning has it (Hsieh et al., ICML 2020)."""
+    """Wu and He, ECCV 2018, with two groups: there are no statistics of batches that clients would not share."""
     return nn.GroupNorm(GROUPS, channels)
 
 
