@@ -241,7 +241,10 @@ class Collecting(fs.AFL):
 
 def test_collecting_and_several_rounds() -> None:
     federation = sample_federation()
-    result, once = fs.run(Collecting(ridge=0.0, intercept=False), federation), fs.run(fs.AFL(ridge=0.0, intercept=False), federation)
+    result, once = (
+        fs.run(Collecting(ridge=0.0, intercept=False), federation),
+        fs.run(fs.AFL(ridge=0.0, intercept=False), federation),
+    )
     assert relative(result.state["weight"], once.state["weight"]) < 1e-12
     assert result.rounds == 2
     assert [line.round for line in result.history] == [1, 2]

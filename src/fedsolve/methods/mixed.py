@@ -76,8 +76,8 @@ class Mixed(Method):
         return self._mixing(server.task).after(state, replies)
 
     def done(self, state: Arrays) -> bool:
-        """Once the likelihood is at its largest."""
-        return int(state["status"]) == newton.CONVERGED
+        """Once the likelihood is at its largest, or has none."""
+        return int(state["status"]) in (newton.CONVERGED, mixing.EXHAUSTED)
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """The variance of the errors, and whether it is final."""
@@ -85,7 +85,9 @@ class Mixed(Method):
         return {**shown, "converged": self.done(state)}
 
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
-        """Too few rounds."""
+        """Too few samples, and too few rounds."""
+        if int(state["status"]) == mixing.EXHAUSTED:
+            return ("mixed has no more samples than coefficients: nobody can tell how far sites differ; add samples",)
         if self.done(state):
             return ()
         return (f"mixed had not converged after {self.rounds} rounds; allow more: --rounds {2 * self.rounds}",)

@@ -20,6 +20,7 @@ from fedsolve import blas
 from fedsolve.arrays import Arrays, Float
 from fedsolve.families.statistics.effects import Structure
 
+LEAST = 1e-18  # share of the target's squares that residuals have at least
 NEAR = 1.0  # a decrement, squared, from which on the observed curvature is trusted
 LARGEST_STEP = 1.0  # of an entry of L, beside the largest entry
 FLATTEST = 1e-9  # share of the largest curvature that a direction is given at least
@@ -50,7 +51,8 @@ class Likelihood(NamedTuple):
         half = np.linalg.solve(factor, np.diag(scale))
         inverse: Float = half.T @ half
         coefficients = half.T @ (half @ right)
-        residual = float(whole[-1, -1] - right @ coefficients)
+        # A fit without residuals has an infinite likelihood, which rounding would decide on.
+        residual = max(float(whole[-1, -1] - right @ coefficients), LEAST * float(whole[-1, -1]))
         log_determinant = 2.0 * float((np.log(np.diagonal(factor)) - np.log(scale)).sum())
         freedom = count - reml * len(square)
         value = float(sums["log_determinant"]) + freedom * math.log(residual) + reml * log_determinant

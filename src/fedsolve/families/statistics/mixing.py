@@ -25,6 +25,7 @@ START = 0.5  # deviation of every random effect to start from, in those of the e
 UNKNOWN = 1e300  # a variance that makes nothing of the residuals, before there are any
 SLACK = 1e-12  # relative; a likelihood that falls by less has not fallen
 MOST = 2**22  # numbers in a reply
+EXHAUSTED = newton.COMPLETE  # no more samples than coefficients: no variance can be told
 _SENT = ("status", "origin", "spread", "centre", "free", "coefficients", "inverse", "variance")
 
 
@@ -104,7 +105,9 @@ class Mixing:
             "inverse": np.zeros((size, size)),
             "variance": np.array(UNKNOWN),
         }
-        return {**following, **self._model(following, coefficients, np.zeros((size, size)))}
+        following |= self._model(following, coefficients, np.zeros((size, size)))
+        alone = int(now["count"]) <= size and int(now["status"]) == newton.RUNNING
+        return {**following, "status": np.array(EXHAUSTED)} if alone else following
 
     def _model(self, state: Arrays, coefficients: Float, covariance: Float) -> dict[str, Array]:
         """Coefficients of all features with their covariance, the intercept last; zero for those without one."""
