@@ -148,7 +148,7 @@ class Method(Protocol):
         return ()
 
     def inference(self, state: Arrays, task: Task) -> Summary | None:
-        """Coefficients of the global model with their errors, where the method knows what to say of them."""
+        """Coefficients with their errors, of the server's state or of a model; None where there are none to show."""
         return None
 
     # --- client half ---

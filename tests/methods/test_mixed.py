@@ -168,7 +168,7 @@ def test_derivatives_are_those_of_the_likelihood(full: bool, reml: bool) -> None
     def at(values: Any, told: dict[str, Any]) -> likelihood.Likelihood:
         message = {**told, "free": values, "reml": np.array(reml)}
         parts = [effects.sums(gram, structure, message) for gram in grams]
-        total = {name: sum(part[name] for part in parts) for name in parts[0]}
+        total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in parts[0]}
         return likelihood.Likelihood.of(total, structure, values, len(y), reml=reml)
 
     told = {"coefficients": np.zeros(4), "inverse": np.zeros((4, 4)), "variance": np.array(1e300)}
@@ -206,7 +206,7 @@ def test_near_the_end_the_curvature_is_the_exact_one() -> None:
 
     def at(values: Any) -> likelihood.Likelihood:
         parts = [effects.sums(gram, structure, {**told, "free": values, "reml": np.array(True)}) for gram in grams]
-        total = {name: sum(part[name] for part in parts) for name in parts[0]}
+        total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in parts[0]}
         return likelihood.Likelihood.of(total, structure, values, len(y), reml=True)
 
     free, small = more.state["free"], 1e-5

@@ -11,7 +11,7 @@ from fedsolve import blas, inference
 from fedsolve.arrays import Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.errors import SingularError
-from fedsolve.families.statistics import newton
+from fedsolve.families.statistics import newton, plain
 from fedsolve.families.statistics.distributions import Distribution
 from fedsolve.families.statistics.mixing import Mixing
 from fedsolve.families.statistics.units import Roles
@@ -55,7 +55,7 @@ def glm_summary(
 ) -> Summary | None:
     """Coefficients in the units of the table, errors, figures of the fit, and whether sites differ."""
     if "deviance" not in state:
-        return None
+        return plain.model_summary(state, task, f"glm, {family.words}", ("a model has no errors; its run has",))
     size, outputs = state["coefficients"].shape
     count, rank = int(state["count"]), size * outputs
     deviance, null_deviance = float(state["deviance"]), float(state["null_deviance"])
@@ -107,7 +107,8 @@ def glm_summary(
 def mixed_summary(state: Arrays, model: Mixing) -> Summary | None:
     """Coefficients of all in the units of the table, variances of the effects, and the likelihood."""
     if "value" not in state:
-        return None
+        words = ("errors are those of the coefficients given the data of whoever the model is of",)
+        return plain.model_summary(state, model.task, "linear mixed model", words)
     task, roles, kept = model.task, model.roles, np.flatnonzero(state["spread"])
     structure = model.structure(kept)
     units, variance = roles.units, float(state["variance"])
