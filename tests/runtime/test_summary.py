@@ -84,7 +84,7 @@ def test_the_command_shows_runs_and_models(command: Command, tmp_path: Path) -> 
     assert command("run", "--data", "wards", "--partition", "by-client", "--method", "glm", "--out", "out").code == 0
     done = command("summary", "out", "--csv", "table.csv")
     assert done.code == 0
-    assert "glm, logistic" in done.out
+    assert "glm, multinomial logistic" in done.out
     assert "[0.025" in done.out
     assert "sites alike" in done.out
     result = fs.Result.load(tmp_path / "out")

@@ -45,7 +45,7 @@ class Mixed(Method):
         "diagonal", ("diagonal", "full"), "of the random effects; diagonal: independent, columns about their means"
     )
     likelihood: str = parameters.choice("reml", ("reml", "ml"), "restricted likelihood, or likelihood")
-    rounds: int = parameters.number(60, "rounds at most; it stops when it has converged", low=2, integer=True)
+    rounds: int = parameters.number(100, "rounds at most; it stops when it has converged", low=2, integer=True)
     tol: float = parameters.number(
         1e-5, "converged when the next step is below this many standard errors", low=1e-7, high=1.0
     )

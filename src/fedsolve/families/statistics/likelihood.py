@@ -116,9 +116,11 @@ def _in_factor(
     gradient = jacobian.T @ slope
     values, vectors = np.linalg.eigh(bend)
     far = jacobian.T @ expected @ jacobian + (vectors * np.maximum(values, 0.0)) @ vectors.T
-    near = jacobian.T @ observed @ jacobian + bend
-    trusted = np.linalg.eigvalsh(near)[0] > 0 and _step(far, gradient)[1] < NEAR
-    return gradient, near if trusted else far
+    if not _step(far, gradient)[1] < NEAR:
+        return gradient, far
+    values, vectors = np.linalg.eigh(jacobian.T @ observed @ jacobian + bend)
+    # Along a direction that bends down, a step as if it bent up still leads downhill.
+    return gradient, (vectors * np.abs(values)) @ vectors.T
 
 
 def step(at: Likelihood, free: Float) -> tuple[Float, float]:

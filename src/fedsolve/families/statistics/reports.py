@@ -101,7 +101,10 @@ def glm_summary(
     dropped = _dropped(state, roles)
     shown = {name: value for name, value in figures.items() if math.isfinite(value)}
     statistic = "z" if math.isinf(freedom) else "t"
-    return Summary(f"glm, {family.words}", target, tuple(rows), shown, tests, {}, (*words, *notes, *dropped), statistic)
+    kind = "multinomial " * several
+    return Summary(
+        f"glm, {kind}{family.words}", target, tuple(rows), shown, tests, {}, (*words, *notes, *dropped), statistic
+    )
 
 
 def mixed_summary(state: Arrays, model: Mixing) -> Summary | None:
