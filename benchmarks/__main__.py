@@ -28,6 +28,7 @@ from . import (
     recursion,
     scale,
     tables,
+    tables_accuracy,
 )
 
 SPEED = {
@@ -44,7 +45,12 @@ SPEED = {
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
-ACCURACY = {"natural": natural.measure, "personal": personal.measure, "deep": deep.measure}
+ACCURACY = {
+    "natural": natural.measure,
+    "tables": tables_accuracy.measure,
+    "personal": personal.measure,
+    "deep": deep.measure,
+}
 BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
 
 

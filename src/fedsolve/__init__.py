@@ -74,8 +74,10 @@ if TYPE_CHECKING:
     from fedsolve.methods.fedprox_ft import FedProxFT as FedProxFT
     from fedsolve.methods.fedselect import FedSelect as FedSelect
     from fedsolve.methods.fedzo import FedZO as FedZO
+    from fedsolve.methods.glm import GLM as GLM
     from fedsolve.methods.local import Local as Local
     from fedsolve.methods.local_network import LocalNetwork as LocalNetwork
+    from fedsolve.methods.mixed import Mixed as Mixed
     from fedsolve.methods.moon import MOON as MOON
     from fedsolve.methods.pfedacnnl import PFedACnnL as PFedACnnL
     from fedsolve.methods.pfedhn import PFedHN as PFedHN

@@ -21,6 +21,7 @@ from fedsolve.arrays import Array, Arrays, softmax
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.laws import Law
+from fedsolve.summary import Summary
 
 Fold: TypeAlias = Literal["sum", "collect"] | Mapping[str, str]
 Purpose: TypeAlias = Literal["update", "personalize"]
@@ -100,7 +101,7 @@ class Method(Protocol):
 
     @property
     def rounds(self) -> int:
-        """How many times clients are asked to update."""
+        """How many times clients are asked to update, at most: a method that is `done` is not asked again."""
         return 1
 
     @property
@@ -130,6 +131,10 @@ class Method(Protocol):
         """The next state, from the folded replies of those that answered."""
         ...
 
+    def done(self, state: Arrays) -> bool:
+        """Whether another round would change nothing, so that the run ends before all `rounds` were run."""
+        return False
+
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """Numbers of the server's state that a reader wants to see; one called "loss" is shown with every round."""
         return {}
@@ -141,6 +146,10 @@ class Method(Protocol):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """What a user should know before trusting the state, one sentence each: features whose digits were lost."""
         return ()
+
+    def inference(self, state: Arrays, task: Task) -> Summary | None:
+        """Coefficients with their errors, of the server's state or of a model; None where there are none to show."""
+        return None
 
     # --- client half ---
     def init_client(self, site: Site) -> Arrays:

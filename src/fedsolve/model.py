@@ -29,6 +29,7 @@ from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import ANY_SIZE, Pictures
 from fedsolve.method import Method
 from fedsolve.progress import Progress
+from fedsolve.summary import Summary
 
 FORMAT = "2"
 LARGEST_INPUT = 2**18  # numbers of a sample, or classes, of a model that is smaller than that itself
@@ -88,6 +89,21 @@ class Model:
         if not self.task.classes:
             raise ParameterError("this model predicts numbers, which have no probabilities; call predict")
         return self.method.probabilities(self.arrays, self.scores(inputs))
+
+    def summary(self) -> Summary:
+        """Its coefficients in the units of the table, by the names of the columns; a model that has none is refused.
+
+        >>> import fedsolve as fs
+        >>> wards = fs.load("wards").split("by-client")
+        >>> print(fs.run(fs.FedHiP(), wards).models["surgery"].summary().rows[0].name)
+        age
+        """
+        found = self.method.inference(self.arrays, self.task)
+        if found is None:
+            raise DataError(
+                f"the model of {self.owner!r} ({self.method.name}) has no coefficients to show; glm has some"
+            )
+        return found
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file that `load_model` reads."""

@@ -29,6 +29,7 @@ from fedsolve.records import Spread as Spread
 from fedsolve.records import Whose as Whose
 from fedsolve.records import spreads as spreads
 from fedsolve.resultfile import FORMATS, digest, read_result
+from fedsolve.summary import Summary
 
 if TYPE_CHECKING:
     import pandas
@@ -135,6 +136,20 @@ class Result:
     def bytes_down(self) -> int:
         """Bytes of the messages to all clients, over all rounds."""
         return sum(line.bytes_down for line in self.history)
+
+    def summary(self) -> Summary:
+        """The global model as a statistician reads it: coefficients, standard errors, intervals, p-values, tests.
+
+        >>> import fedsolve as fs
+        >>> result = fs.run(fs.GLM(), fs.load("wards").split("by-client"))
+        >>> result.summary().rows[0].name, sorted(result.summary().figures)[:2]
+        ('age', ['AIC', 'BIC'])
+        """
+        model = self.shared
+        found = model.method.inference(self.state, model.task) if model else None
+        if found is None:
+            raise DataError(f"{self.method} has no global coefficients to show; glm, mixed, afl and fedhip have")
+        return found
 
     def with_alone(self, alone: Result) -> Result:
         """The same result with each client's figures from training alone beside it."""

@@ -51,6 +51,8 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"d_primary": 5, "act_primary": "tanh", "gamma": 0.0, "beta": 1.0, "lam": 0.5},
     ],
     "fedprior": [{"shrink": 1.0}],
+    "mixed": [{"slopes": "none", "likelihood": "ml"}, {"slopes": "x0,x2", "covariance": "full"}],
+    "glm": [{"ridge": 1.0}, {"ridge": 0.1, "personal": False, "errors": "sites"}],
     "deepafl": [
         {"start": "random", "alpha": 0.0, "cache": 0.0},
         {"blocks": 1, "activation": "tanh", "ridge": 0.0, "block_ridge": 0.01, "alpha": 5.0},
@@ -75,6 +77,8 @@ def methods() -> Iterator[fs.Method]:
 CASES = [pytest.param(m, check, id=f"{m!r}-{title}") for m in methods() for title, check in checks_for(m)]
 
 
+@pytest.mark.filterwarnings("ignore:.*no finite coefficients are likeliest")  # classes that are easy to tell apart
+@pytest.mark.filterwarnings("ignore:mixed has no more samples")
 @pytest.mark.parametrize(("method", "check"), CASES)
 def test_contract(method: fs.Method, check: Callable[[fs.Method], None]) -> None:
     check(method)

@@ -276,6 +276,19 @@ class ClaimsToBeAnother(Sound):
         return super().aggregate(state, {**replies, "cross": 1.01 * replies["cross"]}, server)
 
 
+class DoneAsAnArray(Sound):
+    def done(self, state: Any) -> Any:
+        return state["count"] > 0
+
+
+class DoneWhenAskedAgain(Sound):
+    """Who asks a second time, after a restart, is told otherwise."""
+
+    def done(self, state: Any) -> Any:
+        SMUGGLED["asked"] = SMUGGLED.get("asked", 0) + 1
+        return SMUGGLED["asked"] % 2 == 0
+
+
 class ClaimsAnUnknownLaw(Sound):
     laws = ("perfect",)  # type: ignore[assignment]
 
@@ -310,6 +323,8 @@ DEFECTS: list[tuple[type, str]] = [
     (CentreThatIsATable, "is not one row of finite numbers"),
     (GroupOutsideItsFolder, "a group must have a name that a client could have"),
     (SortsTheState, "writes_to_nothing"),
+    (DoneAsAnArray, "the_state_says_when_it_is_done"),
+    (DoneWhenAskedAgain, "the_state_says_when_it_is_done"),
     (UncheckedParameter, "parameters_are_checked"),
     (NotFrozen, "frozen_value"),
     (ClaimsToStay, "law stays at its start at ridge=5.0"),

@@ -105,7 +105,7 @@ def test_models_of_groups_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 def kept_checkpoint(home: Path) -> None:
     state = Snapshot(1, {"w": np.ones(2)}, (), frozenset(), {})
-    Checkpoint(home / "run", every=1).keep(state, {"a": Memory({"private": np.ones(3)})}, rounds=3)
+    Checkpoint(home / "run", every=1).keep(state, {"a": Memory({"private": np.ones(3)})})
 
 
 def kept_ledger(home: Path) -> None:

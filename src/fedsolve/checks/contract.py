@@ -27,15 +27,19 @@ from fedsolve.checks.probes import (
     Lossy,
     NeverAsked,
     Recoded,
+    Replaced,
     Spy,
     close,
+    data_for,
+    federation_for,
     global_generator,
+    made_of,
     same_result,
-    sample_data,
-    sample_federation,
 )
-from fedsolve.data.federation import Client, Federation
+from fedsolve.codec import decode, encode
+from fedsolve.data.federation import Client
 from fedsolve.data.samples import Samples
+from fedsolve.data.task import Classes
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import load_model
@@ -96,7 +100,7 @@ def parameters_are_checked(method: Method) -> None:
 
 def same_seed_same_bits(method: Method) -> None:
     """Two runs agree bit for bit, whatever the number of workers and the state of global generators."""
-    federation = sample_federation()
+    federation = federation_for(method)
     first = run(method, federation, seed=3, workers=1)
     before = global_generator()
     second = run(method, federation, seed=3, workers=3)
@@ -107,7 +111,7 @@ def same_seed_same_bits(method: Method) -> None:
 
 def no_hidden_state(method: Method) -> None:
     """A fresh copy of the method for every single call gives the same result, and no call changes the method."""
-    federation = sample_federation()
+    federation = federation_for(method)
     settings = parameters.values(method)
     same_result(run(method, federation), run(Fresh(method).method(), federation), "a fresh copy of the method per call")
     if parameters.values(method) != settings:
@@ -117,14 +121,14 @@ def no_hidden_state(method: Method) -> None:
 def writes_to_nothing(method: Method) -> None:
     """Nothing that is given to a method is written to: all of it is read-only here."""
     try:
-        run(Guarded(method).method(), sample_federation(), workers=1)
+        run(Guarded(method).method(), federation_for(method), workers=1)
     except (ValueError, TypeError) as error:
         raise CheckError(f"it writes to what it was given ({error})") from error
 
 
 def survives_bytes(method: Method) -> None:
     """State, private state, message, reply and model pass through bytes bit for bit."""
-    run(Recoded(method).method(), sample_federation())
+    run(Recoded(method).method(), federation_for(method))
 
 
 def replies_say_nothing_of_size(method: Method) -> None:
@@ -138,7 +142,7 @@ def replies_say_nothing_of_size(method: Method) -> None:
         request, answer = (tuple(sorted((n, a.shape) for n, a in arrays.items())) for arrays in (message, reply))
         shapes.setdefault(request, set()).add(answer)
 
-    run(Spy(method, see).method(), sample_federation(), workers=1)
+    run(Spy(method, see).method(), federation_for(method), workers=1)
     for answers in shapes.values():
         if len(answers) > 1:
             raise CheckError(f"replies of clients of different sizes have different shapes: {sorted(answers)}")
@@ -146,10 +150,10 @@ def replies_say_nothing_of_size(method: Method) -> None:
 
 def small_clients_work(method: Method) -> None:
     """Clients with one sample, or one class, or alone in the federation, get a model that predicts."""
-    x, y = sample_data()
+    x, y = data_for(method)
     one = {"train": (x[:1], y[:1]), "test": (x[-20:], y[-20:])}
     for clients in ({"only": one}, {"a": one, "b": {"train": (x[:50], y[:50])}}):
-        result = run(method, Federation.from_arrays(clients, classes=3))
+        result = run(method, made_of(method, clients))
         for name, model in result.models.items():
             if not np.isfinite(model.scores(x[:5])).all():
                 raise CheckError(f"the model of client {name!r} gives scores that are not finite")
@@ -157,7 +161,7 @@ def small_clients_work(method: Method) -> None:
 
 def bad_data_is_refused(method: Method) -> None:
     """NaN that reaches a client's update ends in an error that names the client, not in a reply."""
-    federation = sample_federation()
+    federation = federation_for(method)
     client = federation.clients["site-2"]
     spoilt = np.array(client.train.inputs)
     spoilt[3, 2] = np.nan
@@ -174,15 +178,19 @@ def bad_data_is_refused(method: Method) -> None:
 
 
 def better_than_guessing(method: Method) -> None:
-    """On classes that a linear model tells apart, the mean accuracy is above that of the commonest class."""
-    result = run(method, sample_federation(sizes=(40, 25, 40, 30, 40)))
-    if not (result.accuracy.mean or 0.0) > 0.6:
+    """On samples that a linear model tells apart, the model is above the constant answer: by accuracy, or by r2."""
+    result = run(method, federation_for(method, sizes=(40, 25, 40, 30, 40)))
+    if Classes.kind not in method.targets:
+        r2 = result.metrics["r2"].pooled or 0.0
+        if not r2 > 0.5:
+            raise CheckError(f"pooled r2 is {r2} on numbers that are nearly linear")
+    elif not (result.accuracy.mean or 0.0) > 0.6:
         raise CheckError(f"mean accuracy is {result.accuracy.mean} on three classes that are easy to tell apart")
 
 
 def absent_clients_are_not_there(method: Method) -> None:
     """With a client absent, the result is exactly that of the federation without it."""
-    federation = sample_federation()
+    federation = federation_for(method)
     rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
     without = dataclasses.replace(federation, clients=rest)
     same_result(run(method, federation, absent=["site-2"]), run(method, without), "a federation without that client")
@@ -190,7 +198,7 @@ def absent_clients_are_not_there(method: Method) -> None:
 
 def lost_replies_are_not_there(method: Method) -> None:
     """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
-    federation = sample_federation()
+    federation = federation_for(method)
     rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
     lossy = Lossy(method, federation, workers=1)
     outcome = drive(method, federation.task, lossy, tolerate=True)
@@ -207,8 +215,8 @@ def lost_replies_are_not_there(method: Method) -> None:
 
 def models_survive_disk(method: Method) -> None:
     """A saved model, of a client or of a group, predicts the same after loading."""
-    x, _ = sample_data()
-    result = run(method, sample_federation())
+    x, _ = data_for(method)
+    result = run(method, federation_for(method))
     network = next(iter(parameters.imported(method).values()), "")
     with tempfile.TemporaryDirectory() as folder:
         place = result.save(Path(folder) / "out")
@@ -221,9 +229,9 @@ def models_survive_disk(method: Method) -> None:
 
 def groups_are_of_the_clients(method: Method) -> None:
     """Groups have members among the clients that were asked about, each in one at most, and a model that predicts."""
-    federation = sample_federation()
+    federation = federation_for(method)
     result = run(method, federation)
-    x, clients = sample_data()[0], tuple(federation.clients)
+    x, clients = data_for(method)[0], tuple(federation.clients)
     for asked in (clients, clients[::-1][:3], ()):
         groups = method.grouping(result.state, asked)
         members = [member for group in groups.values() for member in group.members]
@@ -243,12 +251,12 @@ def groups_are_of_the_clients(method: Method) -> None:
 
 def figures_and_probabilities_are_numbers(method: Method) -> None:
     """Figures of the server's state are plain finite numbers; probabilities sum to one and agree with the scores."""
-    x, _ = sample_data()
-    result = run(method, sample_federation())
+    x, _ = data_for(method)
+    result = run(method, federation_for(method))
     for name, value in method.figures(result.state).items():
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise CheckError(f"figure {name!r} is {value!r}, not a finite number")
-    for name, model in result.models.items():
+    for name, model in result.models.items() if Classes.kind in method.targets else ():
         shares = model.predict_proba(x)
         if not (np.abs(shares.sum(1) - 1.0).max() < 1e-6 and shares.min() >= 0):
             raise CheckError(f"the probabilities of the model of {name!r} do not sum to one")
@@ -259,13 +267,32 @@ def figures_and_probabilities_are_numbers(method: Method) -> None:
 def training_alone_is_a_fair_baseline(method: Method) -> None:
     """`alone` holds settings that training alone takes; None for what is training alone itself, and sends nothing."""
     if method.alone is None:
-        if run(method, sample_federation()).bytes_up:
+        if run(method, federation_for(method)).bytes_up:
             raise CheckError("it says that it is training alone, and sends something")
         return
     try:
         methods.create("local", method.alone)
     except FedsolveError as error:
         raise CheckError(f"training alone does not take its settings {dict(method.alone)}: {error}") from error
+
+
+def the_state_says_when_it_is_done(method: Method) -> None:
+    """`done` is true or false, and a function of the state alone; a run ends where it is true, and nowhere else."""
+    seen: list[bool] = []
+    federation = federation_for(method)
+
+    def see(state: Arrays) -> bool:
+        answers = [method.done(kept) for kept in (state, state, decode(encode(state)))]
+        if not all(type(answer) is bool for answer in answers) or len(set(answers)) > 1:
+            raise CheckError(f"asked three times whether one state is done, it says {answers}; wanted the same truth")
+        seen.append(answers[0])
+        return answers[0]
+
+    result = run(Replaced(method, done=see).method(), federation, workers=1)
+    see(result.state)
+    early = result.rounds < method.rounds
+    if any(seen[: result.rounds - 1]) or (early and not seen[-1]):
+        raise CheckError(f"its run took {result.rounds} of {method.rounds} rounds, and said in turn: done {seen}")
 
 
 CHECKS: dict[str, Callable[[Method], None]] = {
@@ -287,5 +314,6 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         groups_are_of_the_clients,
         figures_and_probabilities_are_numbers,
         training_alone_is_a_fair_baseline,
+        the_state_says_when_it_is_done,
     )
 }

@@ -19,6 +19,7 @@ from fedsolve.cli.predict import predict_command
 from fedsolve.cli.report import report_command
 from fedsolve.cli.reproduce import reproduce_command
 from fedsolve.cli.run import run_command
+from fedsolve.cli.summary import summary_command
 from fedsolve.errors import FedsolveError
 
 app = typer.Typer(
@@ -70,6 +71,7 @@ def _root(
 
 app.command("run")(run_command)
 app.command("methods")(methods_command)
+app.command("summary")(summary_command)
 app.command("predict")(predict_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)

@@ -72,6 +72,11 @@ class Standardise:
         return rows
 
     @property
+    def units(self) -> tuple[Float, Float]:
+        """Origin and scale of each feature: each is an affine map of one number, and coefficients can be moved back."""
+        return np.array(self.origin), np.array(self.scale)
+
+    @property
     def identity(self) -> str:
         """The digest of origins and scales."""
         return f"{NAME}; numbers {hashlib.sha256(str(self).encode()).hexdigest()[:32]}"

@@ -21,6 +21,8 @@ CATALOGUE: dict[str, str] = {
     "fedhip": "fedsolve.methods.fedhip:FedHiP",
     "apfl": "fedsolve.methods.apfl:APFL",
     "fedprior": "fedsolve.methods.fedprior:FedPrior",
+    "mixed": "fedsolve.methods.mixed:Mixed",
+    "glm": "fedsolve.methods.glm:GLM",
     "deepafl": "fedsolve.methods.deepafl:DeepAFL",
     "fedavg": "fedsolve.methods.fedavg:FedAvg",
     "fedavg-ft": "fedsolve.methods.fedavg_ft:FedAvgFT",

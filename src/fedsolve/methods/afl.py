@@ -17,9 +17,11 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.statistics.plain import least_squares_summary
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
+from fedsolve.summary import Summary
 
 _MODEL = ("weight", "intercept", "sharpness")
 
@@ -67,6 +69,10 @@ class AFL(Method):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """Features whose digits were lost in the sums."""
         return linear.warnings(state, task, intercept=self.intercept)
+
+    def inference(self, state: Arrays, task: Task) -> Summary | None:
+        """Least squares of all, with errors where there is no ridge."""
+        return least_squares_summary(state, task, float(state.get("ridge", 0.0)), self.name)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, without any ridge: it is added once, on the server."""

@@ -21,10 +21,12 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear, personal
+from fedsolve.families.statistics.plain import least_squares_summary
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import solution_of
+from fedsolve.summary import Summary
 
 _MODEL = ("weight", "intercept", "sharpness")
 _SENT = ("triangle", "cross", "count", "squares", "beta", *_MODEL)
@@ -76,6 +78,10 @@ class FedHiP(Method):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """Features whose digits were lost in the sums."""
         return linear.warnings(state, task, intercept=self.intercept)
+
+    def inference(self, state: Arrays, task: Task) -> Summary | None:
+        """Least squares of all, with errors where there is no ridge."""
+        return least_squares_summary(state, task, float(state.get("beta", 0.0)), self.name)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""

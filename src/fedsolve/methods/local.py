@@ -12,9 +12,11 @@ from fedsolve import methods, parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.statistics.plain import model_summary
 from fedsolve.laws import Law, SendsNothing
 from fedsolve.method import Method, Personal, Purpose, Server, Site
 from fedsolve.solver import solution_of
+from fedsolve.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Local(Method):
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """Empty: the server learns nothing."""
         return {}
+
+    def inference(self, state: Arrays, task: Task) -> Summary | None:
+        """The coefficients of a client's own model."""
+        return model_summary(state, task, self.name)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """No private state and an empty reply: all happens in `personalize`."""

@@ -45,9 +45,9 @@ class Checkpoint:
         identity = {**settings, "data": fingerprint, "absent": sorted(absent), "versions": versions() | _torch()}
         return replace(self, identity=json.loads(json.dumps(identity)))
 
-    def keep(self, snapshot: Snapshot, memory: Mapping[str, Memory], rounds: int) -> None:
-        """Write all of it, if it is time; behind the last round the result itself is."""
-        if not self.every or snapshot.round % self.every or snapshot.round == rounds:
+    def keep(self, snapshot: Snapshot, memory: Mapping[str, Memory]) -> None:
+        """Write all of it, if it is time."""
+        if not self.every or snapshot.round % self.every:
             return
         arrays = under("server", snapshot.state)
         for client, client_memory in memory.items():

@@ -116,12 +116,15 @@ def drive(
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
+    The last round is the one after which the method says that it is `done`, and at the latest that of `method.rounds`.
+
     `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
     nonsense is left out and listed as missing; without, the run stops and names it. A round that fewer than
     `min_clients` answered does not count: the run stops. Clients are evaluated after each
     round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
-    is given all it takes to go on behind it, and `resume` is what `keep` was given once. `gathering` says how replies
-    reach the server; by default it sees each of them. Without `evaluate`, clients are asked for updates alone.
+    is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once. `gathering`
+    says how replies reach the server; by default it sees each of them. Without `evaluate`, clients are asked for
+    updates alone.
     """
     _serves(method, task)
     if not 0 < participation <= 1:
@@ -151,11 +154,12 @@ def drive(
         failed |= replies.failed
         lost = (lost | set(plan.clients)) - replies.answered
         pace = pace.after(replies.seconds)
+        last = number == method.rounds or method.done(state)
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
         tallies = Tallies(task.target, tolerate)
-        if evaluate and (number % evaluate_every == 0 or number == method.rounds):
+        if evaluate and (last or number % evaluate_every == 0):
             transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")
@@ -163,7 +167,7 @@ def drive(
             Round(
                 round=number,
                 bytes_up=replies.received,
-                bytes_down=post.sent + (final.sent if number == method.rounds else 0),
+                bytes_down=post.sent + (final.sent if last else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
                 loss=method.figures(state).get("loss"),
@@ -172,6 +176,8 @@ def drive(
         )
         if report:
             report(history[-1], method.rounds)
+        if last:
+            break
         if keep:
             keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
     results = {name: tallies.clients[name] for name in sorted(tallies.clients)}

@@ -280,7 +280,7 @@ def run(
             report=report,
             evaluate_every=evaluate_every,
             resume=resume,
-            keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory, method.rounds)) if checkpoint else None,
+            keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory)) if checkpoint else None,
             on_reply=on_reply,
             gathering=gathering,
         )

@@ -81,7 +81,7 @@ def serve(
         number = len(descriptions) - len(odd)
         say(f"{number} sites agree: {samples} samples, {target_words(task.target)}, features {task.described}")
         if method.rounds > 1:
-            say(f"{method.rounds} rounds; each starts a new process at every site, which takes seconds")
+            say(f"at most {method.rounds} rounds; each starts a new process at every site, which takes seconds")
         if fit:
             say(f"{fit.rounds} rounds more fit {fit.features}")
             fitted = _fitted(
