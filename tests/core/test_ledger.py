@@ -485,3 +485,27 @@ def test_the_digest_of_terms_is_that_of_version_0_1_0() -> None:
     """Contributions that are on their way must fit the ledger of a newer version."""
     task = fs.Task(fs.Classes(2, ("ill", "well")), (3,), parse("random:9,relu,1"), ("age", "pulse", "weight"))
     assert Terms.make(fs.FedHiP(beta=1.0, intercept=False), task).digest == "0223765e4bfe26acb9bfe2fae2c0578b"
+
+
+@pytest.mark.parametrize("method", [fs.AFL(), fs.FedHiP(), fs.FedPrior(), fs.APFL(d_primary=16, d_refine=8)])
+def test_a_ledger_of_numbers_solves_and_forgets_as_one_of_classes(method: Any, tmp_path: Path) -> None:
+    task = fs.Task(fs.Numbers(("pressure", "pulse")), (FEATURES,))
+
+    def of(number: int, message: Any) -> Contribution:
+        x, _ = data(number)
+        y = 40.0 + x[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]]) + 0.1 * x[:, 2:3]
+        _, reply = method.update({}, message, site(task, fs.Samples(x, y)))
+        return Contribution.of(f"site-{number:04d}", reply)
+
+    with Ledger.create(tmp_path / "fed.db", method, task, seed=3) as made:
+        sent = made.terms.message
+        for number in (0, 1, 2):
+            made.add(of(number, sent))
+        whole = made.solve().state
+        made.add(of(3, sent))
+        made.remove("site-0003")
+        assert named.same(made.solve().state, whole)
+        assert whole["squares"].shape == (2,)
+        spoilt = {**of(4, sent).arrays, "squares": np.zeros(2)}
+        with pytest.raises(fs.DataError, match="explain more"):
+            made.add(Contribution.of("site-0004", spoilt))

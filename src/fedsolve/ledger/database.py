@@ -207,7 +207,7 @@ def _write(path: Path, terms: Terms, total_only: bool, keys: Mapping[str, str]) 
         db.execute("INSERT INTO terms VALUES (1, ?, ?, '')", (not total_only, terms.write()))
         seal_terms(db)
         db.execute("INSERT INTO total VALUES (1, 0, x'', x'')")
-        sums.write_total(db, Total.zero(*terms.shape))
+        sums.write_total(db, Total(terms.zero))
         for client, public in keys.items():
             entries.trust(db, client, public)
         entries.note(db, "created")

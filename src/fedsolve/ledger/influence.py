@@ -85,7 +85,8 @@ def influence(
         without = blas.cholesky_solve(reduced, total.cross - part.cross)
         scores = blas.symmetric_product(mine, without)
         gap, residual = model - without, part.cross - scores
-        error = part.count - _dot(without, 2.0 * part.cross - scores)
+        truth = float(part.count) if part.squares is None else float(part.squares.sum())
+        error = truth - _dot(without, 2.0 * part.cross - scores)
         step = blas.symmetric_product(mine, gap)
         shift = _dot(gap, blas.symmetric_product(others, gap))
         pull = blas.cholesky_solve(factor, residual)

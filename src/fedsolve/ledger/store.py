@@ -290,7 +290,7 @@ class Ledger:
             faults += entries.faults(db)
             is_listed = not faults
             faults += entries.journal_faults(db)
-            rebuilt, is_whole = Total.zero(*self.terms.shape), not self.total_only
+            rebuilt, is_whole = Total(self.terms.zero), not self.total_only
             rows = db.execute("SELECT number, samples FROM member ORDER BY number").fetchall()
             for number, _ in [] if self.total_only else rows:
                 try:
@@ -372,7 +372,7 @@ class Ledger:
         if part is None:
             with suppress(DataError):  # a damaged one is done without: the others are summed anew
                 part = entries.part(db, entry.number)
-        sums.take(db, entry.number, part, self.terms.shape)
+        sums.take(db, entry.number, part, self.terms.zero)
 
     def _check_entries(self, db: sqlite3.Connection) -> None:
         faults = entries.faults(db)

@@ -67,15 +67,16 @@ def fold(db: sqlite3.Connection) -> None:
         write_total(db, total, numbers[-1])
 
 
-def take(db: sqlite3.Connection, number: int, part: Arrays | None, shape: tuple[int, int]) -> None:
+def take(db: sqlite3.Connection, number: int, part: Arrays | None, zero: Arrays) -> None:
     """Delete a member whose part is summed, and take the part out of the kept total.
 
-    Without `part`, because the one in the file is damaged, the parts that are left are summed anew.
+    `zero` are the moments of nobody. Without `part`, because the one in the file is damaged, the parts that are left
+    are summed anew.
     """
     entries.delete(db, number)
     others = [other for (other,) in db.execute("SELECT number FROM member WHERE number <= (SELECT upto FROM total)")]
     if part is None or not others:
-        total = Total.zero(*shape)
+        total = Total(zero)
         add_parts(db, total, others)
     else:
         total = read_total(db)

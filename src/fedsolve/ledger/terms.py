@@ -72,6 +72,12 @@ class Terms:
         features, targets = next(shape for name, _, shape in self.layout if name == "cross")
         return features, targets
 
+    @property
+    def zero(self) -> Arrays:
+        """The moments of nobody, laid out as contributions are."""
+        squares = any(name == "squares" for name, _, _ in self.layout)
+        return Moments.zero(*self.shape, squares=squares).arrays()
+
     def aggregate(self, total: Arrays) -> Arrays:
         """The server's state with the sum over those who are in."""
         server = Server(self.task, 1, derive(self.seed, "aggregate", 1))

@@ -24,7 +24,7 @@ from fedsolve.moments import Moments
 BLOCK = 8192  # numbers at a time: temporaries stay in the cache
 LARGEST = 2.0**1000  # of a number in a part: no sum of millions of them overflows
 FADED = 1e-12  # of a rounded total, a feature of whose squares less than this share is left has lost digits
-_FLOATS = ("triangle", "cross")
+_FLOATS = ("triangle", "cross", "squares")  # the last where targets are numbers
 
 
 class Total:
@@ -43,19 +43,20 @@ class Total:
     def __init__(self, high: Arrays, low: Arrays | None = None) -> None:
         low = low or {}
         self._high = {name: np.array(array) for name, array in high.items()}
-        self._low = {name: np.array(low[name]) if name in low else np.zeros_like(high[name]) for name in _FLOATS}
+        self._floats = [name for name in _FLOATS if name in high]
+        self._low = {name: np.array(low[name]) if name in low else np.zeros_like(high[name]) for name in self._floats}
         self._rest = {
             name: _Rest(np.array(low[f"{name}/places"]), np.array(low[f"{name}/rest"]))
             if f"{name}/places" in low
             else _Rest.none()
-            for name in _FLOATS
+            for name in self._floats
         }
         # The largest squares that a rounded total of version 0.1.0 ever had; None where the sum is exact.
         self._peak: Float | None = np.array(low["peak"]) if "peak" in low else None
 
     @classmethod
     def zero(cls, features: int, targets: int) -> Total:
-        """The total of no samples at all."""
+        """The total of no samples at all, of classes."""
         return cls(Moments.zero(features, targets).arrays())
 
     @property
@@ -103,11 +104,15 @@ class Total:
         size = np.sqrt(np.maximum(np.abs(self._diagonal()), np.abs(other._diagonal())))
         size = np.where(size > 0, size, 1.0)
         samples = np.sqrt(max(1.0, float(self._high["count"]), float(other._high["count"])))
-        gap = [self._gap(other, name) for name in _FLOATS]
+        gap = [self._gap(other, name) for name in self._floats]
         square = blas.unpack(gap[0], len(size)) / size[:, None] / size
         cross = gap[1] / (samples * size[:, None])
         count = abs(int(self._high["count"]) - int(other._high["count"]))
-        return float(np.max([np.abs(square).max(initial=0.0), np.abs(cross).max(initial=0.0), count]))
+        gaps = [np.abs(square).max(initial=0.0), np.abs(cross).max(initial=0.0), count]
+        if "squares" in self._floats:
+            most = np.maximum(self._high["squares"], other._high["squares"])
+            gaps.append(np.abs(gap[2] / np.where(most > 0, most, 1.0)).max(initial=0.0))
+        return float(np.max(gaps))
 
     def _gap(self, other: Total, name: str) -> Float:
         gap: Float = (self._high[name] - other._high[name]) + (self._low[name] - other._low[name])
@@ -122,7 +127,7 @@ class Total:
 
     def _accumulate(self, part: Arrays, operation: np.ufunc) -> None:
         self._high["count"] = np.asarray(operation(self._high["count"], part["count"]))
-        for name in _FLOATS:
+        for name in self._floats:
             high, low = self._high[name].reshape(-1), self._low[name].reshape(-1)
             with np.errstate(over="ignore", invalid="ignore"):  # then the spill is no number, and refused
                 spill = _accumulate(high, low, part[name].reshape(-1), operation)
@@ -138,7 +143,8 @@ def check_size(part: Arrays) -> None:
     ...
     fedsolve.errors.DataError: its sums reach 1e+302, and a total holds numbers up to 1.07e+301
     """
-    largest = float(np.max([(part[name].max(initial=0.0), -part[name].min(initial=0.0)) for name in _FLOATS]))
+    floats = [part[name] for name in _FLOATS if name in part]
+    largest = float(np.max([(array.max(initial=0.0), -array.min(initial=0.0)) for array in floats]))
     if not largest <= LARGEST:
         raise DataError(f"its sums reach {largest:.3g}, and a total holds numbers up to {LARGEST:.3g}")
 
