@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -276,6 +276,31 @@ class Numbers:
         ]
         deviations = [math.sqrt(square / count) for square in squares]
         return replace(self, origin=tuple(means), scale=tuple(value if value > 0 else 1.0 for value in deviations))
+
+    def rough(self) -> Numbers:
+        """The same numbers with one digit of each scale, and origins to that digit: enough to work in.
+
+        >>> Numbers("pressure", [128.4], [17.2]).rough()
+        Numbers(names=('pressure',), origin=(130.0,), scale=(20.0,))
+        """
+        digits = [10.0 ** math.floor(math.log10(scale)) for scale in self.scale]
+        origin = [round(value / digit) * digit for value, digit in zip(self.origin, digits, strict=True)]
+        scale = [max(1, round(value / digit)) * digit for value, digit in zip(self.scale, digits, strict=True)]
+        return replace(self, origin=tuple(origin), scale=tuple(scale))
+
+    @classmethod
+    def together(cls, parts: Sequence[tuple[Numbers, int]]) -> Numbers:
+        """The numbers of several sites, each with how many samples it has: origin and scale of all samples.
+
+        >>> Numbers.together([(Numbers("a", [1.0], [1.0]), 10), (Numbers("a", [3.0], [1.0]), 10)]).origin
+        (2.0,)
+        """
+        counts = np.array([float(count) for _, count in parts])
+        shares = (counts / counts.sum())[:, None] if counts.sum() > 0 else np.full((len(parts), 1), 1 / len(parts))
+        origins, scales = (np.array([getattr(part, name) for part, _ in parts]) for name in ("origin", "scale"))
+        origin = (shares * origins).sum(0)
+        scale = np.sqrt((shares * (np.square(scales) + np.square(origins - origin))).sum(0))
+        return cls(parts[0][0].names, origin.tolist(), scale.tolist())
 
     def strata(self, labels: NDArray[Any], among: NDArray[Any]) -> NDArray[np.int64]:
         """The tenth that the first number falls into."""

@@ -83,9 +83,9 @@ def agreement(
     columns = _columns(table)
     _crowd(table)
     remaining = table.tasks.values()
-    first = next(iter(remaining)).target
-    if first.kind == "numbers":
-        return Agreement(Task(Numbers(first.names), space, features, columns), table.left_out)
+    numbers = [(t.target, samples[name]) for name, t in table.tasks.items() if isinstance(t.target, Numbers)]
+    if numbers:
+        return Agreement(Task(Numbers.together(numbers), space, features, columns), table.left_out)
     class_names = tuple(sorted(set().union(*(task.class_names for task in remaining))))
     classes = len(class_names) or max(task.classes for task in remaining)
     return Agreement(Task(Classes(classes, class_names), space, features, columns), table.left_out)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve.data.task import Target
+from fedsolve.data.target import Numbers, Target
 from fedsolve.errors import DataError, ParameterError
 
 OWN = "own"  # as the share of test samples in a job: each site's own
@@ -75,6 +75,12 @@ class Policy:
                 f"it decides by itself what it tests on, which is {self.test}; the server asks for "
                 f"{str(asked)[:40]!r}: leave out --test"
             )
+
+    def told(self, target: Target, labels: NDArray[Any]) -> Target:
+        """The target as the site describes it: numbers with rough units, where it has samples enough to tell them."""
+        if isinstance(target, Numbers) and len(labels) >= max(2, self.min_samples):
+            return target.fitted([labels]).rough()
+        return target
 
     def check_counts(self, labels: NDArray[Any], target: Target) -> None:
         """Refuse to answer from too few training samples, or with too few of a class: their sums would be records."""

@@ -236,7 +236,8 @@ class FileSite:
         """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
         table, features = self._rows(job), self._features(job)
-        return Description(self.name, VERSION, replace(table.task, features=features), len(table.labels))
+        task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
+        return Description(self.name, VERSION, task, len(table.labels))
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test.
