@@ -27,6 +27,7 @@ from . import (
     personal,
     recursion,
     scale,
+    tables,
     tables_accuracy,
 )
 
@@ -39,13 +40,14 @@ SPEED = {
     "layers": layers.measure,
     "blocks": blocks.measure,
     "ledger": ledger.measure,
+    "tables": tables.measure,
 }
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {
     "natural": natural.measure,
-    "tables": tables_accuracy.measure,
+    "numbers": tables_accuracy.measure,
     "personal": personal.measure,
     "deep": deep.measure,
 }

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 import fedsolve as fs
+from fedsolve.features.cells import Cells
 
 settings.register_profile("default", deadline=None, max_examples=40)
 settings.load_profile("default")
@@ -47,8 +48,8 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 def numbers(table: fs.Table) -> np.ndarray:
     """The inputs of a table that holds numbers and not pictures in files."""
-    assert isinstance(table.inputs, np.ndarray)
-    return table.inputs
+    assert isinstance(table.inputs, np.ndarray | Cells)
+    return np.asarray(table.inputs)
 
 
 def pooled(federation: fs.Federation) -> tuple[Any, Any]:

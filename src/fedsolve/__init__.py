@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedsolve.data.partition import neighbours as neighbours
     from fedsolve.data.partition import power_law as power_law
     from fedsolve.data.partition import shards as shards
+    from fedsolve.data.reading import Reading as Reading
     from fedsolve.data.samples import Samples as Samples
     from fedsolve.data.table import Table as Table
     from fedsolve.data.target import Classes as Classes
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fedsolve.data.task import Task as Task
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
+    from fedsolve.errors import LevelWarning as LevelWarning
     from fedsolve.errors import ParameterError as ParameterError
     from fedsolve.errors import PrecisionWarning as PrecisionWarning
     from fedsolve.errors import SingularError as SingularError
@@ -101,6 +103,7 @@ _HOMES = {
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation"),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
+    "fedsolve.data.reading": ("Reading",),
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
     "fedsolve.data.target": ("Classes", "Numbers"),
@@ -109,6 +112,7 @@ _HOMES = {
         "DataError",
         "FedsolveError",
         "ParameterError",
+        "LevelWarning",
         "PrecisionWarning",
         "SingularError",
         "StorageError",

@@ -42,6 +42,10 @@ class PrecisionWarning(UserWarning):
     """Digits of the data were lost in the sums, so that a solution may be wrong. The text names the features."""
 
 
+class LevelWarning(UserWarning):
+    """Rows that are predicted have levels, or empty cells, that training had not. The text names the columns."""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among `options`, with the near matches or, without any, all of them."""
     names = sorted(options)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import reprlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from numpy.typing import ArrayLike
 
 from fedsolve import codec, methods, parameters
 from fedsolve.arrays import Array, Arrays, check
-from fedsolve.data.frames import in_columns
+from fedsolve.data.frames import cells_for, in_columns
 from fedsolve.data.samples import check_inputs
 from fedsolve.data.target import Classes, target_words
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.errors import DataError, FedsolveError, LevelWarning, ParameterError
 from fedsolve.features import maps
 from fedsolve.features.cache import extract
+from fedsolve.features.cells import Cells
+from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import ANY_SIZE, Pictures
 from fedsolve.method import Method
@@ -54,26 +57,34 @@ class Model:
             f"inputs {self.task.inputs}, {len(self.arrays)} arrays)"
         )
 
-    def scores(self, inputs: ArrayLike | Pictures, progress: Progress | None = None) -> Array:
+    def scores(self, inputs: ArrayLike | Pictures | Cells, progress: Progress | None = None) -> Array:
         """One row per sample, one column per class, of which the largest wins; or one per number that is predicted.
 
-        Pictures may be arrays or `Images` of a folder. The columns of a data frame are taken by name.
+        Pictures may be arrays or `Images` of a folder. The columns of a data frame are taken by name: their order does
+        not matter, and others are left alone. Where training took a table as it is, so does this: with texts and empty
+        cells. Levels that training had no column for go with the rare ones, and a `LevelWarning` says so.
         """
         wanted, features = self.task.inputs, self.task.features
         if isinstance(inputs, Pictures):
             if wanted == ANY_SIZE:
                 return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False), self.task)
             inputs = inputs.stacked()
-        x = check_inputs(in_columns(inputs, self.task.feature_names, "inputs"), "inputs")
+        first = features.maps[0] if isinstance(features, maps.Chain) else features
+        if isinstance(first, Columns):
+            cells = cells_for(first, inputs, "inputs")
+            for sentence in first.strange(cells):
+                warnings.warn(sentence, LevelWarning, stacklevel=3)
+            return self.method.predict(self.arrays, extract(features, cells, progress, keep=False), self.task)
+        x = check_inputs(in_columns(inputs, self.task.feature_names, "inputs", others=True), "inputs")
         if len(wanted) != x.ndim - 1 or any(side not in (-1, x.shape[i]) for i, side in enumerate(wanted, 1)):
             raise DataError(f"the model of {self.owner!r} takes inputs of shape {wanted}; got {x.shape[1:]}")
         return self.method.predict(self.arrays, extract(features, x, progress, keep=False), self.task)
 
-    def predict(self, inputs: ArrayLike | Pictures) -> Array:
+    def predict(self, inputs: ArrayLike | Pictures | Cells) -> Array:
         """The class number of each sample; or the number that is predicted for it, of several one row per sample."""
         return self.task.target.answers(self.scores(inputs))
 
-    def predict_proba(self, inputs: ArrayLike | Pictures) -> Array:
+    def predict_proba(self, inputs: ArrayLike | Pictures | Cells) -> Array:
         """The probability of each class, one row per sample; how it follows from the scores, the method says."""
         if not self.task.classes:
             raise ParameterError("this model predicts numbers, which have no probabilities; call predict")

@@ -177,24 +177,34 @@ class Moments:
         return moments
 
     @classmethod
-    def over(cls, blocks: Iterable[tuple[Float, Array]], *, features: int, classes: int, space: int = 0) -> Moments:
-        """The statistics of rows that come in blocks, each C-ordered float64 with its class numbers.
+    def over(
+        cls,
+        blocks: Iterable[tuple[Float, Array]],
+        *,
+        features: int,
+        classes: int,
+        space: int = 0,
+        squares: bool = False,
+    ) -> Moments:
+        """The statistics of rows that come in blocks, each C-ordered float64 with its class numbers, or with targets.
 
         One block is held at a time, and F'F is added to where it lies: for rows that are too many to exist at once.
+        Targets are rows of `classes` numbers, finite ones; with `squares`, those are summed too.
         """
         size = blas.packed_size(features)
         parts = codec.allot((("triangle", "<f8", (size,)), ("cross", "<f8", (features, classes)), ("count", "<i8", ())))
-        cross, count = np.zeros((classes, features)), 0
+        cross, count, own = np.zeros((classes, features)), 0, np.zeros(classes)
         for rows, labels in blocks:
             blas.gram(rows, parts["triangle"], add=count > 0)
             with np.errstate(over="ignore", invalid="ignore"):
-                cross += _cross(rows, _class_numbers(labels, classes), classes)
+                cross += _cross(rows, _class_numbers(labels, classes) if labels.ndim == 1 else labels, classes)
+                own += np.square(labels).sum(0) if squares else 0.0
             count += len(rows)
         if not count:
-            return cls.zero(features, classes, space)
+            return cls.zero(features, classes, space, squares=squares)
         parts["cross"][...] = cross.T
         parts["count"][...] = count
-        moments = cls.from_arrays(parts, space)
+        moments = cls.from_arrays({**parts, "squares": own} if squares else parts, space)
         diagonal = moments.diagonal()
         if not diagonal.max(initial=0.0) <= LARGEST:
             large = int(np.argmin(diagonal <= LARGEST))

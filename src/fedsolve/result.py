@@ -12,149 +12,31 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from fedsolve import codec, disk, metrics
+from fedsolve import codec, disk, shown
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
 from fedsolve.grouping import GroupResult
 from fedsolve.method import Method
+from fedsolve.metrics import calibration, words
+from fedsolve.metrics.calibration import Bin
 from fedsolve.model import Model, load_model
+from fedsolve.records import ClientResult as ClientResult
+from fedsolve.records import Round as Round
+from fedsolve.records import Seconds as Seconds
+from fedsolve.records import Spread as Spread
+from fedsolve.records import Whose as Whose
+from fedsolve.records import spreads as spreads
 from fedsolve.resultfile import FORMATS, digest, read_result
 from fedsolve.summary import Summary
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = 2
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
 REPORT = "report.html"  # may lie beside a result, and goes when another takes its place
-SHOWN = 30  # clients in a table of a notebook
-Whose: TypeAlias = Literal["personal", "shared", "alone"]  # the client's model, the global one, that of training alone
-
-
-@dataclass(frozen=True, slots=True)
-class ClientResult:
-    """How one client fares. Figures are on its own test samples; there are none where it has none."""
-
-    train: int
-    test: int
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of its personal model
-    shared_metrics: Mapping[str, float] = field(default_factory=dict)  # of the one global model
-    alone_metrics: Mapping[str, float] = field(default_factory=dict)  # of training alone
-    chosen: Mapping[str, float] = field(default_factory=dict)  # hyper-parameters chosen for this client
-    unsure: tuple[int, ...] = ()  # features whose digits its model lost; see Solution.unsure
-
-    @property
-    def accuracy(self) -> float | None:
-        """The accuracy of its personal model."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def shared(self) -> float | None:
-        """The accuracy of the one global model on its test samples."""
-        return self.shared_metrics.get("accuracy")
-
-    @property
-    def alone(self) -> float | None:
-        """The accuracy of training alone."""
-        return self.alone_metrics.get("accuracy")
-
-    def of(self, whose: Whose) -> Mapping[str, float]:
-        """The figures of its personal model, of the global one, or of training alone."""
-        return {"personal": self.metrics, "shared": self.shared_metrics, "alone": self.alone_metrics}[whose]
-
-    def json(self) -> dict[str, Any]:
-        """As it stands in result.json; the global model is called "global" there."""
-        entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
-        others = {"global": self.shared_metrics, "alone": self.alone_metrics, "chosen": self.chosen}
-        filled = {name: dict(figures) for name, figures in others.items() if figures}
-        return {**entry, **filled, **({"unsure": list(self.unsure)} if self.unsure else {})}
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> ClientResult:
-        """The inverse of `json`; format 1 had accuracies alone, as plain numbers."""
-        others = (entry.get("global"), entry.get("alone"))
-        shared, alone = (figures if isinstance(figures, Mapping) else _accuracy(figures) for figures in others)
-        metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
-        chosen, unsure = entry.get("chosen", {}), tuple(entry.get("unsure", ()))
-        return cls(entry["train"], entry["test"], metrics, shared, alone, chosen, unsure)
-
-
-def _accuracy(value: float | None) -> dict[str, float]:
-    return {} if value is None else {"accuracy": value}
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A figure over clients. `mean` counts clients alike, `pooled` counts test samples alike: papers mix them up."""
-
-    mean: float | None = None
-    pooled: float | None = None
-    std: float | None = None  # over clients
-    worst_decile: float | None = None  # mean over the worst tenth of the clients, at least one
-
-
-def spreads(
-    clients: Mapping[str, ClientResult], whose: Whose = "personal", tally: Arrays | None = None
-) -> dict[str, Spread]:
-    """Every figure over the clients that have it. Pooled ones are those of the clients' summed `tally`, where given.
-
-    Without it, pooled accuracy still follows from the clients' own, and no other pooled figure does.
-
-    >>> spreads({"a": ClientResult(9, 1, {"accuracy": 1.0}), "b": ClientResult(9, 3, {"accuracy": 0.0})})["accuracy"]
-    Spread(mean=0.5, pooled=0.25, std=0.5, worst_decile=0.0)
-    """
-    pooled = dict(metrics.figures(tally)) if tally else {}
-    tested = [(client.of(whose), client.test) for client in clients.values()]
-    if "accuracy" not in pooled and any("accuracy" in figures for figures, _ in tested):
-        counted = [(figures["accuracy"], count) for figures, count in tested if "accuracy" in figures]
-        pooled["accuracy"] = sum(round(share * n) for share, n in counted) / sum(n for _, n in counted)
-    by_name = {}
-    for metric in metrics.METRICS.values():
-        values = [figures[metric.name] for figures, _ in tested if metric.name in figures]
-        if values:
-            by_name[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
-    return by_name
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One line of the history."""
-
-    round: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    missing: tuple[str, ...] = ()  # clients that were not part of it
-    loss: float | None = None  # mean training loss, where clients send it
-    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # mean and pooled, if evaluated
-
-    @property
-    def accuracy(self) -> float | None:
-        """The mean accuracy over clients, where it was evaluated."""
-        return self.metrics.get("accuracy", {}).get("mean")
-
-    def json(self) -> dict[str, Any]:
-        """As it stands in result.json, without a loss where there is none."""
-        line = {name: value for name, value in asdict(self).items() if name != "loss" or value is not None}
-        return {"round": line.pop("round"), "accuracy": self.accuracy, **line}
-
-    @classmethod
-    def read(cls, line: Mapping[str, Any]) -> Round:
-        """The inverse of `json`; format 1 had accuracies alone."""
-        values = {name: value for name, value in line.items() if name != "accuracy"}
-        if "metrics" not in values and line["accuracy"] is not None:
-            values["metrics"] = {"accuracy": {"mean": line["accuracy"]}}
-        return cls(**{**values, "missing": tuple(values["missing"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """The seconds of a run, by what they were spent on."""
-
-    features: float = 0.0
-    clients: float = 0.0
-    server: float = 0.0
-    evaluate: float = 0.0
-    total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,47 +71,56 @@ class Result:
     warnings: tuple[str, ...] = ()  # sentences on what not to trust: features whose digits were lost
     groups: Mapping[str, GroupResult] = field(default_factory=dict)  # of similar clients, where the method makes some
     group_models: Mapping[str, Model] = field(default_factory=dict)  # what the members of each have in common
+    pooled: Mapping[Whose, Mapping[str, float]] = field(default_factory=dict)  # all samples, of models beside these
+    calibration: tuple[
+        Bin, ...
+    ] = ()  # of personal models, all samples pooled, for few classes: see metrics.calibration
 
     def __repr__(self) -> str:
-        mean = self.accuracy.mean
-        accuracy = "no accuracy" if mean is None else f"mean accuracy {mean:.4f}"
-        return f"Result({self.method!r}, {len(self.clients)} clients, {self.rounds} rounds, {accuracy})"
+        name, mean = self.main, self.spread().mean
+        value = f"{mean:.4f}" if words.is_share(name) and mean is not None else words.number(name, mean)
+        figure = f"no {words.title(name)}" if mean is None else f"mean {words.title(name)} {value}"
+        return f"Result({self.method!r}, {len(self.clients)} clients, {self.rounds} rounds, {figure})"
+
+    @property
+    def main(self) -> str:
+        """The metric that is shown where there is room for one: accuracy or rmse, or what `--metric` asked for."""
+        return words.main(self.task, self.settings.get("metric"))
 
     @property
     def accuracy(self) -> Spread:
         """Accuracy over clients, at the last round."""
         return self.metrics.get("accuracy", Spread())
 
-    def spread(self, whose: Whose = "personal", metric: str = "accuracy") -> Spread:
-        """A figure over clients, of their personal models, of the global one, or of training alone."""
-        every = self.metrics if whose == "personal" else spreads(self.clients, whose)
-        return every.get(metric, Spread())
+    def spread(self, whose: Whose = "personal", metric: str = "") -> Spread:
+        """A metric over clients, `main` where none is named, of one of the models that a client may use.
+
+        These are their personal models, the global one, those of training alone, and the best constant answers.
+        """
+        name = metric or self.main
+        if whose == "personal":
+            return self.metrics.get(name, Spread())
+        found = spreads(self.clients, whose).get(name, Spread())
+        pooled = (self.baseline if whose == "constant" else self.pooled.get(whose, {})).get(name, found.pooled)
+        return replace(found, pooled=pooled)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Figures as a pandas data frame, one row per client: train, test, and each metric by name.
+
+        Metrics of the global model and of training alone stand behind, as in `global_accuracy` and `alone_accuracy`.
+
+        >>> import fedsolve as fs
+        >>> federation = fs.load("wards").split("by-client", test=0.5)
+        >>> fs.run(fs.AFL(), federation).to_frame()[["train", "accuracy"]].round(2).loc["trauma"].tolist()
+        [20.0, 0.65]
+        """
+        return shown.frame(self.clients, self.metrics)
 
     def _repr_html_(self) -> str:
-        """Figures as a notebook shows them: over clients, then per client, the least accurate first."""
-        share = {
-            name: "-" if value is None else f"{100 * value:.1f} %" for name, value in asdict(self.accuracy).items()
-        }
-        kinds = [
-            kind
-            for kind in ("accuracy", "alone", "shared")
-            if any(getattr(c, kind) is not None for c in self.clients.values())
-        ]
-        heads = "".join(f"<th>{'global' if kind == 'shared' else kind}</th>" for kind in kinds)
-        lines = []
-        for name in sorted(self.clients, key=lambda name: self.clients[name].accuracy or 0.0)[:SHOWN]:
-            client = self.clients[name]
-            values = [getattr(client, kind) for kind in kinds]
-            cells = "".join(f"<td>{'-' if value is None else f'{100 * value:.1f} %'}</td>" for value in values)
-            lines.append(f"<tr><td>{html.escape(name)}</td><td>{client.train}</td><td>{client.test}</td>{cells}</tr>")
-        left = len(self.clients) - len(lines)
-        return (
-            f"<p><b>{html.escape(self.method)}</b>: accuracy {share['mean']} over {len(self.clients)} clients, "
-            f"{share['pooled']} of all test samples, worst tenth {share['worst_decile']}</p>"
-            f"<table><tr><th>client</th><th>train</th><th>test</th>{heads}</tr>{''.join(lines)}</table>"
-            + (f"<p>and {left} more</p>" if left > 0 else "")
-            + "".join(f"<p>warning: {html.escape(sentence)}</p>" for sentence in self.warnings)
-        )
+        """Figures as a notebook shows them: over clients, then per client, the worst first."""
+        told = "".join(f"<p>warning: {html.escape(sentence)}</p>" for sentence in self.warnings)
+        constant = self.spread("constant").mean
+        return shown.notebook_table(self.method, self.clients, self.main, self.spread(), constant) + told
 
     @property
     def rounds(self) -> int:
@@ -263,7 +154,8 @@ class Result:
     def with_alone(self, alone: Result) -> Result:
         """The same result with each client's figures from training alone beside it."""
         clients = {name: replace(c, alone_metrics=alone.clients[name].metrics) for name, c in self.clients.items()}
-        return replace(self, clients=clients)
+        pooled = {name: spread.pooled for name, spread in alone.metrics.items() if spread.pooled is not None}
+        return replace(self, clients=clients, pooled={**self.pooled, "alone": pooled})
 
     def json(self) -> dict[str, Any]:
         """All but models and state, as result.json holds it."""
@@ -276,7 +168,9 @@ class Result:
             "accuracy": asdict(self.accuracy),
             "metrics": {name: asdict(spread) for name, spread in self.metrics.items()},
             "baseline": dict(self.baseline),
+            "pooled": {"global" if whose == "shared" else whose: dict(each) for whose, each in self.pooled.items()},
             "confusion": [list(row) for row in self.confusion],
+            "calibration": calibration.words(self.calibration),
             "privacy": {"secure": False, "quorum": None, "epsilon": None},  # the server sees every reply as it is
             "rounds": self.rounds,
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
@@ -342,6 +236,8 @@ class Result:
                 metrics={name: Spread(**spread) for name, spread in every.items()},
                 baseline=content.get("baseline", {}),
                 confusion=tuple(tuple(row) for row in content.get("confusion", [])),
+                pooled=_pooled(content.get("pooled", {})),
+                calibration=calibration.of_words(content.get("calibration", [])),
                 warnings=tuple(content.get("warnings", ())),
                 groups=groups,
                 group_models=_SavedModels(folder / "groups", tuple(groups), read),
@@ -352,6 +248,11 @@ class Result:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{folder / 'result.json'} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _pooled(content: Mapping[str, Mapping[str, float]]) -> dict[Whose, Mapping[str, float]]:
+    names: dict[Whose, str] = {"shared": "global", "alone": "alone"}
+    return {whose: content[name] for whose, name in names.items() if name in content}
 
 
 def _create(folder: Path, models: Iterable[tuple[str, Model]]) -> None:

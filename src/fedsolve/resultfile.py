@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from fedsolve.arrays import is_count
 from fedsolve.data.federation import check_name
 from fedsolve.errors import CONTROLS, DataError, brief
+from fedsolve.metrics.calibration import of_words
 from fedsolve.texts import read_json
 
 FORMATS = (1, 2)  # that can be read
@@ -190,6 +191,13 @@ def _counts(value: Any, where: str) -> None:
         raise DataError(f"{where} must have as many classes for every client")
 
 
+def _means(value: Any, where: str) -> None:
+    """Means of the numbers that are predicted, by client: one or more, and as many for each."""
+    _table(_list(_NUMBER), check_name)(value, where)
+    if len({len(row) for row in value.values()} | {0}) > 2 or any(not row for row in value.values()):
+        raise DataError(f"{where} must have as many numbers for every client")
+
+
 def _check_group_name(name: str) -> None:
     try:
         check_name(name)
@@ -201,6 +209,10 @@ def _result(value: Any, where: str) -> None:
     """Every part by itself, and then groups, which name clients."""
     _RESULT(value, where)
     check_groups(value.get("groups", {}), value.get("clients", {}))
+
+
+def _calibration(value: Any, where: str) -> None:
+    of_words(value)
 
 
 def _figure(value: Any, where: str) -> None:
@@ -221,6 +233,7 @@ _CLIENT = _record(
         "metrics": _table(_NUMBER),
         "global": _figures,
         "alone": _figures,
+        "constant": _table(_NUMBER),
         "chosen": _table(_NUMBER),
     }
 )
@@ -247,14 +260,16 @@ _RESULT = _record(
         "accuracy": _SPREAD,
         "metrics": _table(_SPREAD),
         "baseline": _table(_NUMBER),
+        "pooled": _table(_table(_NUMBER)),
         "confusion": _list(_list(_COUNT)),
+        "calibration": _calibration,
         "rounds": _COUNT,
         "bytes": _table(_COUNT),
         "seconds": _table(_NUMBER),
         "history": _list(_ROUND),
         "server": _table(_is(lambda value: isinstance(value, bool) or _number(value), "a number, true or false")),
-        "data": _record({"name": _TEXT, "fingerprint": _TEXT, "split": _counts, "skipped": _TEXTS}),
-        "task": _by_name,
+        "data": _record({"name": _TEXT, "fingerprint": _TEXT, "split": _counts, "means": _means, "skipped": _TEXTS}),
+        "task": _record({"kind": _TEXT, "count": _COUNT, "names": _TEXTS}),
     },
     needed=("format", "method", "settings"),
 )

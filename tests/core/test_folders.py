@@ -17,6 +17,7 @@ import fedsolve as fs
 from fedsolve.data import catalog, folders
 from fedsolve.errors import DataError
 from fedsolve.features import maps
+from fedsolve.features.images import Pictures
 
 from .tiny import NORMAL, write_onnx
 
@@ -78,6 +79,7 @@ def test_pictures_of_one_size_need_no_network(tmp_path: Path) -> None:
 def test_a_sample_of_pictures_keeps_each_with_its_class(tmp_path: Path) -> None:
     table = fs.load(str(two_classes(tmp_path / "set")))
     part = table.sample(7, 3)
+    assert isinstance(table.inputs, Pictures) and isinstance(part.inputs, Pictures)
     whole = {picture.tobytes(): label for picture, label in zip(table.inputs, table.labels, strict=True)}
     assert len(part.inputs) == len(part.labels) == 7
     assert [whole[picture.tobytes()] for picture in part.inputs] == part.labels.tolist()

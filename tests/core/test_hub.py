@@ -12,6 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import maps
+from fedsolve.features.images import Pictures
 
 from .tiny import NORMAL, write_onnx
 
@@ -67,6 +68,7 @@ def test_pictures_with_an_official_test_split(tmp_path: Path) -> None:
 def test_a_sample_of_pictures_keeps_each_with_its_class(tmp_path: Path) -> None:
     train, pixels, labels = pictures(12, 0)
     part = fs.load(save(tmp_path / "set", train=train)).sample(5, 1)
+    assert isinstance(part.inputs, Pictures)
     rows = [next(row for row, each in enumerate(pixels) if np.array_equal(each, found)) for found in part.inputs]
     assert len(rows) == 5
     assert rows == sorted(rows)

@@ -393,7 +393,7 @@ def test_result_json_has_the_fields_of_the_design(tmp_path: Path, result: Result
     assert set(found) - {"server"} == {  # server: its figures, beyond the design
         "format", "method", "settings", "clients", "accuracy", "rounds", "bytes", "seconds", "history", "versions",
         "data", "task", "metrics", "baseline", "confusion", "privacy", "warnings",
-        "digest",
+        "digest", "pooled", "calibration",
     }  # fmt: skip
     assert found["format"] == 2
     assert found["task"] == {"kind": "classes", "count": 3, "names": ["red", "green", "blue"]}

@@ -138,6 +138,23 @@ def test_rows_in_blocks_are_the_rows_at_once(data: tuple[np.ndarray, np.ndarray]
     close(fs.Moments.over(((a, b) for a, b in blocks if len(a)), features=4, classes=3, space=5), of(data, space=5))
 
 
+@given(samples(), st.lists(st.integers(0, 9), max_size=4), st.booleans())
+def test_rows_of_numbers_in_blocks_are_the_rows_at_once(
+    data: tuple[np.ndarray, np.ndarray], cuts: list[int], squares: bool
+) -> None:
+    x, y = data[0], data[0][:, :3] * 2.0 - 1.0
+    blocks = zip(np.split(x, sorted(cuts)), np.split(y, sorted(cuts)), strict=True)
+    found = fs.Moments.over((pair for pair in blocks if len(pair[0])), features=4, classes=3, squares=squares)
+    whole = fs.Moments.of(x, y, squares=squares)
+    close(found, whole)
+    if squares:
+        assert found.squares is not None
+        assert whole.squares is not None
+        np.testing.assert_allclose(found.squares, whole.squares, rtol=1e-9, atol=1e-12)
+    else:
+        assert found.squares is None
+
+
 def test_blocks_with_nan_or_strange_labels_are_refused() -> None:
     good, bad = (np.eye(2), np.array([0, 1])), (np.array([[1.0, np.nan]]), np.array([0]))
     with pytest.raises(DataError, match="finite"):

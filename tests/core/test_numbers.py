@@ -79,7 +79,7 @@ def test_afl_on_numbers_is_least_squares_on_the_pooled_table(clients: int, targe
     fed = federation(clients, targets)
     x = np.vstack([client.train.inputs for client in fed.clients.values()])
     y = np.vstack([client.train.labels for client in fed.clients.values()])
-    result = fs.run(fs.AFL(intercept=True), fed)
+    result = fs.run(fs.AFL(ridge=0.0), fed)
     design = np.column_stack([x, np.ones(len(x))])
     direct = np.linalg.lstsq(design, y, rcond=None)[0]
     assert result.shared is not None
@@ -190,7 +190,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(DataError, match="equal"):
         fs.Table.make("t", x, np.ones((20, 1)), target=Numbers("t")).split("iid", clients=2)
     with pytest.raises(ParameterError, match="no probabilities"):
-        fs.run(fs.AFL(intercept=True), federation(2)).models["c000"].predict_proba(x)
+        fs.run(fs.AFL(ridge=0.0), federation(2)).models["c000"].predict_proba(x)
     with pytest.raises(ParameterError, match="learns classes"):
         fs.run(fs.FedProto(rounds=1), federation(2))
 
@@ -203,5 +203,5 @@ def test_a_model_of_numbers_is_saved_and_predicts_in_its_units(tmp_path) -> None
     assert loaded.metrics == result.metrics and loaded.task["kind"] == "numbers"
     assert np.array_equal(loaded.models["c001"].predict(x), result.models["c001"].predict(x))
     assert np.abs(loaded.models["c001"].predict(x) - y).std() < y.std()
-    one = fs.run(fs.AFL(intercept=True), federation(3)).shared
+    one = fs.run(fs.AFL(ridge=0.0), federation(3)).shared
     assert one is not None and one.predict(x).shape == (200,)

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 
 SOURCE = ROOT / "src"
 OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "cryptography", "PIL"}
+NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas"}  # what an example needs, by the end of its name
 FILES = sorted(
     path
     for path in (SOURCE / "fedsolve").rglob("*.py")
@@ -69,7 +70,7 @@ def test_examples_run(path: Path) -> None:
     assert sum(len(test.examples) for test in tests) == written, "an example is where nobody finds it"
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     for test in tests:
-        if test.name.endswith(".to_onnx") and importlib.util.find_spec("onnx") is None:
+        if any(test.name.endswith(end) and importlib.util.find_spec(needs) is None for end, needs in NEEDS.items()):
             continue
         said: list[str] = []
         failed, _ = runner.run(test, out=said.append)

@@ -40,6 +40,32 @@ def test_both_streams_minimise_their_objectives(gamma: float, beta: float, prima
         np.testing.assert_allclose(model.scores(own_x), scores, rtol=1e-8, atol=1e-9)
 
 
+def test_numbers_have_an_intercept_in_the_shared_stream() -> None:
+    """(2) about the means of everybody's random features and numbers; gamma and the leverage from the data."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(90, 7))
+    y = np.array([50.0, -3.0]) + x[:, :2] * [4.0, 0.1] + rng.normal(size=(90, 2)) * [1.0, 0.05]
+    parts = {f"c{i}": {"train": (x[i::3], y[i::3])} for i in range(3)}
+    fed = fs.Federation.from_arrays(parts, target=fs.Numbers(("a", "b")))
+    result = fs.run(fs.APFL(**SMALL, beta=2.0, lam=0.5), fed)
+    phi, psi = (RandomProjection(d, "relu", int(s)) for d, s in zip((12, 9), result.state["seeds"], strict=True))
+    rows, units = phi(x) - phi(x).mean(0), (y - y.mean(0)) / y.std(0)
+    gram = rows.T @ rows
+    hats = {
+        gamma: rows @ np.linalg.solve(gram + gamma * np.eye(12), rows.T)
+        for gamma in (factor * np.trace(gram) / 12 for factor in choice.SHARED_RIDGES)
+    }
+    gamma = min(hats, key=lambda g: np.square(units - hats[g] @ units).sum() / (89 - np.trace(hats[g])) ** 2)
+    assert result.state["gamma"] == pytest.approx(gamma)
+    assert result.state["leverage"] == pytest.approx((1 + np.trace(hats[gamma])) / 90)
+    shared = stacked([(1.0, rows, y - y.mean(0))], gamma)
+    own_x, own_y = x[1::3], y[1::3]
+    prior = y.mean(0) + (phi(own_x) - phi(x).mean(0)) @ shared
+    refined = stacked([(1.0, psi(own_x), own_y - prior)], 2.0)  # (12)
+    np.testing.assert_allclose(result.models["c1"].predict(own_x), prior + 0.5 * psi(own_x) @ refined, rtol=1e-8)
+    assert "sharpness" not in result.models["c1"].arrays
+
+
 def test_against_the_papers_recursion() -> None:
     """APFL (7) to (10), started from the first client's primary stream."""
     fed, gamma = federation(), 0.5

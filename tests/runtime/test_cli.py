@@ -110,10 +110,11 @@ def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: P
     assert found["settings"]["partition"] == "dirichlet:0.1"
     assert found["accuracy"]["mean"] > 0.9
     lines = done.stdout.strip().splitlines()
-    assert lines[0] == "fedhip on digits: 20 clients, split dirichlet:0.1, seed 0"
+    assert lines[0] == "fedhip on digits predicts 10 classes: 20 clients, split dirichlet:0.1, seed 0"
     assert lines[1].split()[:4] == ["client", "train", "test", "accuracy"]
     rows = {line.split()[0]: line.split()[1:4] for line in lines if line.startswith("client-")}
-    assert list(rows) == names
+    assert sorted(rows) == names
+    assert list(rows) == sorted(rows, key=lambda name: found["clients"][name]["accuracy"])  # the worst first
     for name, (train, test, accuracy) in rows.items():
         client = found["clients"][name]
         assert (int(train), int(test)) == (client["train"], client["test"])
@@ -274,7 +275,7 @@ def test_out_may_be_the_empty_folder_one_is_in(command: Command, tmp_path: Path)
 def test_every_method_runs(command: Command, tmp_path: Path, method: str) -> None:
     done = command("run", "--method", method, "--out", "out", "--clients", "4", "--partition", "iid")
     assert (done.code, done.err) == (0, "")
-    assert done.out.strip().startswith(f"{method} on digits: 4 clients, split iid, seed 0\n")
+    assert done.out.strip().startswith(f"{method} on digits predicts 10 classes: 4 clients, split iid, seed 0\n")
     found = figures(tmp_path / "out")
     assert found["method"] == method
     assert found["accuracy"]["mean"] > 0.85
@@ -379,7 +380,7 @@ def test_names_with_brackets_are_shown_as_they_are(command: Command, tmp_path: P
     done = command("run", "--data", "[bold]d.npz", "--partition", "by-client", "--out", "out[x]")
     assert (done.code, done.err) == (0, "")
     assert [line.split("  ")[0] for line in done.out.strip().splitlines()[2:5]] == ["[red]", "[ward 1]", "c"]
-    assert done.out.strip().startswith("fedhip on [bold]d.npz: ")
+    assert done.out.strip().startswith("fedhip on [bold]d.npz predicts 3 classes: ")
     assert "saved in out[x]: " in done.out
     done = command("run", "--out", "a[/b]", "--clients", "3")  # a folder "a[" with a folder "b]"
     assert done.code == 0
@@ -572,7 +573,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--data missing.npz", "missing.npz"),
         ("--data missing.csv", "missing.csv"),
         ("--data nan.npz", "nan.npz: inputs must be finite; got nan in row 3, column 1"),
-        ("--data half.npz", "half.npz: labels must be integers; got 0.5"),
+        ("--data half.npz --task classes", "half.npz: labels must be integers; got 0.5"),
         ("--data negative.npz", "negative.npz: labels must be integers from 0 on; got -1"),
         ("--data short.npz", "short.npz: 90 inputs but 50 labels"),
         ("--data text.npz", "text.npz is damaged or not an .npz file"),

@@ -20,7 +20,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import report
 from fedsolve.errors import DataError, FedsolveError
-from fedsolve.report import clusters, plots
+from fedsolve.report import clusters, matrices, plots
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
 from tests.conftest import unsealed
@@ -58,7 +58,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("clients", [3, 4, 20])
 def test_axes_that_count_have_no_fractions(clients: int) -> None:
     with matplotlib.rc_context(plots.STYLE):
-        axes, bar = plots.heat(np.eye(clients), "client", "client", [], "weight").split('id="axes_2"')
+        axes, bar = matrices.heat(np.eye(clients), "client", "client", [], "weight").split('id="axes_2"')
     written = re.compile(r"<text[^>]*>([^<]*\d[^<]*)</text>")
     assert any("." in number for number in written.findall(bar))  # what the pattern finds there
     assert written.findall(axes)

@@ -94,7 +94,7 @@ def test_only_seeds_are_averaged_and_names_say_what_differs(tmp_path: Path, name
     put(tmp_path / "c", {"x": 0.9, "y": 0.9}, seed=2, **{name: value})
     groups = report.groups(report.entries([tmp_path]))
     assert [[run.seed for run in group.runs] for group in groups] == [[2], [0, 1]]
-    assert [group.accuracy() for group in groups] == pytest.approx([0.9, 0.6])
+    assert [group.figure() for group in groups] == pytest.approx([0.9, 0.6])
     assert groups[0].name == f"afl ({words})"
     assert groups[1].name != "afl"
 
@@ -104,7 +104,7 @@ def test_the_seed_and_what_stands_beside_the_figures_make_no_groups(tmp_path: Pa
     put(tmp_path / "b", {"x": 0.7}, seed=1, alone=True, participation=1.0)
     (group,) = report.groups(report.entries([tmp_path]))
     assert group.name == "afl"
-    assert group.accuracy() == pytest.approx(0.6)
+    assert group.figure() == pytest.approx(0.6)
 
 
 def test_a_result_that_is_there_twice_counts_once(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_result_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     put(tmp_path / "b", {"x": 0.5}, alone=True)
     put(tmp_path / "c", {"x": 0.9}, seed=1)
     (group,) = report.groups(report.entries([tmp_path]))
-    assert group.accuracy() == pytest.approx(0.7)
+    assert group.figure() == pytest.approx(0.7)
     assert "from 3 runs (1 of them a copy, not counted twice)" in read(tmp_path)[1]
 
 
@@ -241,19 +241,19 @@ def test_one_run_shows_training_alone_and_the_global_model(single: Path) -> None
         for client, figures in clients.items():
             assert f"<title>{client}: {100 * figures[whose]['accuracy']:.1f} %</title>" in page
     (group,) = report.groups(report.entries([single]))
-    assert [row.name for row in plots.accuracy_rows([group])] == ["fedhip", "fedhip: global model", "training alone"]
+    assert [row.name for row in plots.client_rows([group])] == ["fedhip", "fedhip: global model", "training alone"]
 
 
 def test_rows_beside_a_method_say_nothing_twice(tmp_path: Path) -> None:
     for number, name in enumerate(("afl", "fedhip")):
         put(tmp_path / name, {"x": 0.8 + number / 10}, method=name)
         change(tmp_path / name, clients={"x": {"accuracy": 0.8 + number / 10, "global": 0.8, "alone": 0.3}})
-    rows = plots.accuracy_rows(report.groups(report.entries([tmp_path])))
+    rows = plots.client_rows(report.groups(report.entries([tmp_path])))
     assert [(row.name, row.clients["x"]) for row in rows] == [
         ("fedhip", 0.9), ("fedhip: global model", 0.8), ("afl", 0.8), ("training alone", 0.3),
     ]  # fmt: skip
     put(tmp_path / "local", {"x": 0.3}, method="local")
-    rows = plots.accuracy_rows(report.groups(report.entries([tmp_path])))
+    rows = plots.client_rows(report.groups(report.entries([tmp_path])))
     assert [row.name for row in rows] == ["fedhip", "fedhip: global model", "afl", "local"]
 
 
@@ -261,7 +261,7 @@ def test_figures_of_some_seeds_do_not_stand_beside_those_of_all(tmp_path: Path) 
     put(tmp_path / "a", {"x": 0.5})
     put(tmp_path / "b", {"x": 0.7}, seed=1)
     change(tmp_path / "a", clients={"x": {"accuracy": 0.5, "alone": 0.4}})
-    rows = plots.accuracy_rows(report.groups(report.entries([tmp_path])))
+    rows = plots.client_rows(report.groups(report.entries([tmp_path])))
     assert [row.name for row in rows] == ["afl"]
 
 

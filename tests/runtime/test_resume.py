@@ -70,7 +70,7 @@ def test_it_goes_on_from_the_folder_alone_or_with_what_agrees(
         (("--method", "fedprox"), "method was 'fedavg' and is 'fedprox'"),
         (("--seed", "1"), "seed was 0 and is 1"),
         (("--alone",), "alone was None and is True"),
-        (("--config", "c.toml"), "partition was 'dirichlet:0.1' and is 'iid'"),
+        (("--config", "c.toml"), "partition was 'auto' and is 'iid'"),
     ],
 )
 def test_what_differs_is_refused_by_name(

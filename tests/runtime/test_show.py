@@ -75,7 +75,7 @@ def test_a_method_below_the_best_constant_answer_is_told_so(command: Command, tm
         done.out.split()
     )
     done = command("run", "--out", str(tmp_path / "digits"))
-    assert "constant answer" not in done.out
+    assert "below the best constant answer" not in done.out
 
 
 @pytest.mark.parametrize("clients", [6, 1])

@@ -18,7 +18,18 @@ def test_on_the_command_line(command: Command, tmp_path: Path) -> None:
     x, y = moments_of_time()
     lines = [f"{time!r},{other!r},{label}" for (time, other), label in zip(x.tolist(), y.tolist(), strict=True)]
     (tmp_path / "late.csv").write_text("\n".join(["time,other,label", *lines]) + "\n")
-    options = ["--data", "late.csv", "--clients", "4", "--method", "afl", "--set", "intercept=true"]
+    options = [
+        "--data",
+        "late.csv",
+        "--columns",
+        "numbers",
+        "--clients",
+        "4",
+        "--method",
+        "afl",
+        "--set",
+        "intercept=true",
+    ]
     plain, kept = (command("run", *options, "--out", out, *more) for out, more in
                    (("plain", []), ("kept", ["--features", "standardise"])))  # fmt: skip
     assert "warning: the digits of feature 'time'" in plain.out and "warning" not in kept.out

@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve import codec, methods, report
+from fedsolve import arrays, codec, methods, report
 from fedsolve.arrays import Array
 from fedsolve.data import catalog
 from fedsolve.data.files import read_columns
+from fedsolve.data.reading import Reading
 from fedsolve.data.task import Task
-from fedsolve.features import fitting, maps
+from fedsolve.features import columnsums, fitting, maps
+from fedsolve.features.cache import extract
+from fedsolve.features.cells import Cells, Texts
+from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.terms import Terms
@@ -136,6 +140,8 @@ def every(folder: Path) -> dict[str, Target]:
             lambda data: Task.from_text(_text(data)),
         ),
         "words": Target("words", "bytes", tuple(text.encode() for text in _words()), _map),
+        "columns": Target("columns", "bytes", (COLUMNS.encode(), f"{COLUMNS}+random:4".encode()), _columns),
+        "told": Target("told", "safetensors", _told(), _fit_told),
         "contribution": Target(
             "contribution", "safetensors", (contribution,), lambda data: Contribution.read(data, terms, "a.safetensors")
         ),
@@ -182,6 +188,9 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         return reader
 
     def table(path: Path) -> None:
+        found = catalog.load(str(path), reading=Reading(date_as="days"))
+        if not isinstance(found.inputs, np.ndarray):
+            found.owned_by("ward").fitted("columns:cell=1")
         catalog.table_of(read_columns(path), "table")
 
     def config(path: Path) -> None:
@@ -199,9 +208,10 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     toml = b'method = "fedhip"\nclients = 5\npartition = "dirichlet:0.1"\ntest = 0.2\n\n[set]\nalpha = 5.0\n'
     csv = b"age,pulse,label\n61,40.5,ill\n35,60,well\n80,1e2,ill\n"
     numbers = b'client,a,"b c",y\nward-a,1,2,0\nward-b,3,4,1\nward-a,-5,.5,7\n'
+    mixed = "id;alter;größe;seit;y\n1;4,5;groß;2026-01-02;ja\n2;;klein;03.04.2026;nein\n3;NA;;;ja\n".encode("utf-16")
     targets = [
         Target("model", "safetensors", models, through("m.safetensors", load_model), share=0.5),
-        Target("csv", "bytes", (csv, numbers), through("t.csv", table)),
+        Target("csv", "bytes", (csv, numbers, mixed), through("t.csv", table)),
         Target("npz", "npz", tuple(map(_npz, (False, True))), through("t.npz", table), share=0.5),
         Target("toml", "bytes", (toml,), through("c.toml", config)),
         Target("config", "json", (json.dumps(settings).encode(),), through("c.json", config)),
@@ -225,6 +235,40 @@ def _words() -> list[str]:
         str(fitting.fit(text, [pictures])) for text in ("patches:2x2x2,mirror=yes,windows=one,steps=1", "standardise")
     ]
     return ["unit+random:8,relu,3", *fitted, f"{fitted[0]}+ones"]
+
+
+COLUMNS = "columns:age:54.4/9.0,ca:0.7/0.9/empty,sex=male|%28other%29|f%C3%A9male"
+
+
+def _columns(data: bytes) -> object:
+    """The map of words, tried on a row of empty cells."""
+    text = _text(data)
+    first = maps.parts(text)[0]
+    if maps.opens(text) or not first.startswith("columns:"):
+        return None
+    parsed = Columns.read(first.removeprefix("columns:"))
+    features = maps.from_words(Elsewhere(text, _identity(text), ()), (len(parsed.raw),))
+    cells = Cells(parsed.raw, (np.full(1, np.nan),) * len(parsed.raw))
+    parsed.strange(cells)
+    return extract(features, cells).shape if features.shape((len(parsed.raw),))[0] < 1000 else None
+
+
+def _told() -> tuple[bytes, ...]:
+    """What clients tell of the columns of a table, in both rounds."""
+    cells = Cells(("age", "sex"), (np.array([61.0, np.nan, 45.5]), Texts.of(["f", "männlich", None])))
+    first = columnsums.counted(cells)
+    return tuple(bytes(codec.encode(told)) for told in (first, columnsums.squared(cells, columnsums.means(first))))
+
+
+def _fit_told(data: bytes) -> object:
+    """The map that a stranger's sums give with those of somebody else."""
+    told = codec.decode(data)
+    arrays.check(told, "its reply")
+    columnsums.check(told, 2)
+    first, second = map(codec.decode, _told())
+    if "squares" in told:
+        return columnsums.fitted(("age", "sex"), first, columnsums.added(told, second), 1)
+    return columnsums.fitted(("age", "sex"), columnsums.added(told, first), second, 1)
 
 
 def _map(data: bytes) -> object:

@@ -34,6 +34,7 @@ from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION, FileSite, Job
 
 COLUMNS = ("age", "pulse", "weight")
+PLAIN = {"ridge": 0.0, "intercept": False}
 NAMES = ("ill", "unsure", "well")
 TASK = Task(Classes(3, NAMES), (3,), feature_names=COLUMNS)
 
@@ -83,9 +84,9 @@ class Ward:
         request: Request | bytes | None = None,
         run: Any = 7,
     ) -> Answer:
-        job = Job("afl") if job is None else job
+        job = Job("afl", PLAIN) if job is None else job
         text = job if isinstance(job, str) else sites.to_text(job) if isinstance(job, Job) else json.dumps(job)
-        words = task if isinstance(task, str) else sites.shared_text(task, Job("afl"))
+        words = task if isinstance(task, str) else sites.shared_text(task, Job("afl", PLAIN))
         asked = update() if request is None else request
         body = packed(asked if isinstance(asked, bytes) else asked.write())
         return self.call(REQUEST, RecordDict({"head": ConfigRecord({"job": text, "task": words}), "body": body}), run)
@@ -130,20 +131,20 @@ def raw_head(**changes: str) -> bytes:
 
 
 WRONG_ARRAYS = {"weight": np.full((2, 2), np.nan), "bias": np.zeros((0, 7)), "gram": np.ones(3)}
-JOB = asdict(Job("afl"))
+JOB = asdict(Job("afl", PLAIN))
 
 REFUSED: dict[str, tuple[Callable[[Ward], Answer], str]] = {
-    "a share that leaves one sample": (lambda w: w.ask(Job("afl", seed=5, test=0.9999)), "decides by itself"),
-    "a share that leaves one row less": (lambda w: w.ask(Job("afl", test=0.2013)), "decides by itself"),
-    "no test set": (lambda w: w.ask(Job("afl", test=0.0)), "decides by itself"),
-    "an official test set": (lambda w: w.ask(Job("afl", test="official")), "decides by itself"),
-    "a global test set": (lambda w: w.ask(Job("afl", test="global")), "decides by itself"),
-    "a share with the hello": (lambda w: w.greet(Job("afl", test=0.9999)), "decides by itself"),
+    "a share that leaves one sample": (lambda w: w.ask(Job("afl", PLAIN, seed=5, test=0.9999)), "decides by itself"),
+    "a share that leaves one row less": (lambda w: w.ask(Job("afl", PLAIN, test=0.2013)), "decides by itself"),
+    "no test set": (lambda w: w.ask(Job("afl", PLAIN, test=0.0)), "decides by itself"),
+    "an official test set": (lambda w: w.ask(Job("afl", PLAIN, test="official")), "decides by itself"),
+    "a global test set": (lambda w: w.ask(Job("afl", PLAIN, test="global")), "decides by itself"),
+    "a share with the hello": (lambda w: w.greet(Job("afl", PLAIN, test=0.9999)), "decides by itself"),
     "a share that is no number": (lambda w: w.ask(JOB | {"test": [0.2]}), ""),
-    "a seed that is no number": (lambda w: w.greet(Job("afl", seed=cast("int", "x"))), ""),
+    "a seed that is no number": (lambda w: w.greet(Job("afl", PLAIN, seed=cast("int", "x"))), ""),
     "a method of its own": (lambda w: w.ask(Job("leak:Leak")), "unknown method"),
     "a method that is no name": (lambda w: w.ask(JOB | {"method": ["afl"]}), ""),
-    "features from a file": (lambda w: w.ask(Job("afl", features=f"onnx:{w.folder / 'data.csv'}")), ""),
+    "features from a file": (lambda w: w.ask(Job("afl", PLAIN, features=f"onnx:{w.folder / 'data.csv'}")), ""),
     "a parameter of no method": (lambda w: w.ask(Job("afl", {"send": "rows"})), "send"),
     "a job with more fields": (lambda w: w.ask(JOB | {"rows": [0]}), "not a job"),
     "a job that is no JSON": (lambda w: w.ask("[" * 100_000), ""),
@@ -172,7 +173,7 @@ REFUSED: dict[str, tuple[Callable[[Ward], Answer], str]] = {
     "bytes that are no message": (lambda w: w.ask(request=b"\xff" * 64), "damaged"),
     "a run with the path of a folder": (lambda w: w.ask(run="../../x"), ""),
     "a run below zero": (lambda w: w.ask(run=-5), "a run is called by"),
-    "another version": (lambda w: w.greet(Job("afl"), version="0.0.1"), "install the same everywhere"),
+    "another version": (lambda w: w.greet(Job("afl", PLAIN), version="0.0.1"), "install the same everywhere"),
     "a model of wrong shapes": (
         lambda w: w.ask(request=update(kind="evaluate", message=WRONG_ARRAYS)),
         "",
@@ -183,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[Ward], Answer], str]] = {
     "no body in the message": (
         lambda w: w.call(
             REQUEST,
-            RecordDict({"head": ConfigRecord({"job": sites.to_text(Job("afl")), "task": TASK.to_text()})}),
+            RecordDict({"head": ConfigRecord({"job": sites.to_text(Job("afl", PLAIN)), "task": TASK.to_text()})}),
         ),
         "no content",
     ),
@@ -207,17 +208,17 @@ def test_a_hostile_request_is_refused_in_words_and_written_down(ward: Ward, mode
 
 
 USUAL: dict[str, Callable[[Ward], Answer]] = {
-    "with the hello": lambda w: w.greet(Job("afl")),
-    "another seed": lambda w: w.ask(Job("afl", seed=5), request=update(seed=5)),
+    "with the hello": lambda w: w.greet(Job("afl", PLAIN)),
+    "another seed": lambda w: w.ask(Job("afl", PLAIN, seed=5), request=update(seed=5)),
     "a seed in the request alone": lambda w: w.ask(request=update(seed=12345)),
-    "the site's own share": lambda w: w.ask(Job("afl", test=0.2)),
+    "the site's own share": lambda w: w.ask(Job("afl", PLAIN, test=0.2)),
     "a huge round": lambda w: w.ask(request=update(round=10**30)),
     "a huge pace": lambda w: w.ask(request=update(pace=1e308)),
     "arrays that the method did not ask for": lambda w: w.ask(request=update(message=WRONG_ARRAYS)),
     "a reply that was lost": lambda w: w.ask(request=update(accepted=False)),
     "an old round again": lambda w: (w.ask(), w.ask(request=update(round=2)), w.ask())[-1],
     "another run": lambda w: (w.ask(), w.ask(run=8))[-1],
-    "many runs": lambda w: [w.greet(Job("afl", seed=run)) for run in range(6)][-1],
+    "many runs": lambda w: [w.greet(Job("afl", PLAIN, seed=run)) for run in range(6)][-1],
 }
 
 
@@ -263,7 +264,7 @@ def test_a_class_of_four_is_never_sent_and_not_named(ward: Ward) -> None:
     labels[:5] = "plague"
     ward.save(ward.x, labels)
     names = ("ill", "plague", "well")
-    for answer in (ward.ask(task=replace(TASK, target=Classes(3, names))), ward.greet(Job("afl"))):
+    for answer in (ward.ask(task=replace(TASK, target=Classes(3, names))), ward.greet(Job("afl", PLAIN))):
         assert answer.body == b""
         assert "a class with fewer than 5 training samples" in answer.reason
         assert "plague" not in answer.reason
@@ -275,7 +276,7 @@ def test_two_runs_cannot_differ_in_one_row(ward: Ward) -> None:
     grams = set()
     for share in ("own", 0.2, 0.2013, 0.25, 0.9999):
         for seed in range(4):
-            answer = ward.ask(Job("afl", seed=seed, test=share), request=update(seed=seed))
+            answer = ward.ask(Job("afl", PLAIN, seed=seed, test=share), request=update(seed=seed))
             if answer.body:
                 grams.add(Moments.from_arrays(codec.decode(answer.body)).gram.tobytes())
     assert len(grams) == 1
@@ -300,7 +301,7 @@ def test_a_file_that_cannot_be_read_is_not_quoted(ward: Ward) -> None:
     """In 0.1.0 the reason that the server was told named the value that is no number."""
     with Path(ward.config["data"]).open("a") as file:
         file.write("\nJohn Smith,1,2,well")
-    for answer in (ward.ask(), ward.greet(Job("afl"))):
+    for answer in (ward.ask(), ward.greet(Job("afl", PLAIN))):
         assert answer.body == b"" and "cannot be read" in answer.reason
         assert "John" not in answer.reason
         assert "John Smith" in ward.lines()[-1]["refused"]
@@ -315,7 +316,7 @@ def test_a_method_that_raises_at_the_first_answer_leaves_the_site_there(
         raise RuntimeError("John Smith")
 
     monkeypatch.setattr(fs.AFL, "update", spoilt)
-    answer = ward.greet(Job("afl"))
+    answer = ward.greet(Job("afl", PLAIN))
     assert answer == Answer(b"", "it raised RuntimeError; its audit.jsonl says more", True)
     assert "John Smith" in ward.lines()[-1]["refused"]
 
@@ -323,13 +324,13 @@ def test_a_method_that_raises_at_the_first_answer_leaves_the_site_there(
 def test_without_a_line_there_is_no_answer(ward: Ward) -> None:
     """A record that cannot be written keeps the answer back."""
     (ward.folder / "state" / "audit.jsonl").mkdir(parents=True)
-    for answer in (ward.ask(), ward.greet(Job("afl"))):
+    for answer in (ward.ask(), ward.greet(Job("afl", PLAIN))):
         assert answer.body == b"" and "cannot write to" in answer.reason
 
 
 def test_what_was_sent_can_be_read_off_the_record(ward: Ward) -> None:
-    ward.greet(Job("afl", seed=3))
-    ward.ask(Job("afl", seed=3), request=update(seed=3))
+    ward.greet(Job("afl", PLAIN, seed=3))
+    ward.ask(Job("afl", PLAIN, seed=3), request=update(seed=3))
     hello, early, second = ward.lines()
     assert hello["sent"] == "a description" and hello["what"] == "query.hello"
     assert early["what"] == second["what"] == "update"

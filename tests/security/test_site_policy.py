@@ -19,6 +19,8 @@ from fedsolve.runtime.client import Request
 from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import FileSite, Job
 
+PLAIN = {"ridge": 0.0, "intercept": False}
+
 
 def write(path: Path, rows: int = 60, seed: int = 0, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
@@ -46,7 +48,7 @@ def test_the_server_cannot_make_a_site_train_on_one_sample(tmp_path: Path) -> No
     """In 0.1.0 `test=0.9999` gave F'Y of one training sample, which is that sample."""
     write(tmp_path / "data.npz")
     with pytest.raises(Refusal, match=r"it decides by itself what it tests on, which is 0.2; .* '0.9999'.*--test"):
-        moments(site_at(tmp_path), Job("afl", seed=5, test=0.9999))
+        moments(site_at(tmp_path), Job("afl", PLAIN, seed=5, test=0.9999))
     assert not (tmp_path / "state" / splits.FILE).exists()
 
 
@@ -54,13 +56,13 @@ def test_the_server_cannot_make_a_site_train_on_one_sample(tmp_path: Path) -> No
 def test_a_job_that_asks_for_another_share_is_refused(tmp_path: Path, asked: Any) -> None:
     write(tmp_path / "data.npz")
     with pytest.raises(Refusal, match=r"which is 0\.2"):
-        moments(site_at(tmp_path), Job("afl", test=asked))
+        moments(site_at(tmp_path), Job("afl", PLAIN, test=asked))
 
 
 def test_whatever_the_seed_of_the_run_the_training_samples_are_the_same(tmp_path: Path) -> None:
     """In 0.1.0 two seeds gave two splits, and the difference of their sums that of a few rows."""
     x, y = write(tmp_path / "data.npz")
-    sent = [moments(site_at(tmp_path), Job("afl", seed=seed)) for seed in (0, 5, 2**40)]
+    sent = [moments(site_at(tmp_path), Job("afl", PLAIN, seed=seed)) for seed in (0, 5, 2**40)]
     assert all(np.array_equal(sent[0].gram, other.gram) for other in sent[1:])
     np.savez(tmp_path / "all.npz", x=x, y=y, client=np.repeat("ward-a", len(y)))
     train = fs.load(str(tmp_path / "all.npz")).split("by-client").clients["ward-a"].train
@@ -70,7 +72,7 @@ def test_whatever_the_seed_of_the_run_the_training_samples_are_the_same(tmp_path
 def test_a_job_that_asks_for_the_sites_own_share_is_answered(tmp_path: Path) -> None:
     write(tmp_path / "data.npz")
     site = site_at(tmp_path, test=0.5, split_seed=9)
-    assert int(moments(site, Job("afl", test=0.5)).count) == 30
+    assert int(moments(site, Job("afl", PLAIN, test=0.5)).count) == 30
     assert len(splits.Split.of(fs.load(site.data), "ward-a", site.policy).train) == 30
 
 
@@ -80,9 +82,9 @@ def test_a_job_that_asks_for_the_sites_own_share_is_answered(tmp_path: Path) -> 
 def test_too_few_training_samples_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "data.npz", y=np.zeros(5, dtype=int), x=np.eye(5))
     with pytest.raises(Refusal, match="fewer than 5 training samples") as caught:
-        moments(site_at(tmp_path), Job("afl"))
+        moments(site_at(tmp_path), Job("afl", PLAIN))
     assert "4 training samples" in caught.value.details and "4 training" not in str(caught.value)
-    assert moments(site_at(tmp_path, test=0.0), Job("afl")).count == 5
+    assert moments(site_at(tmp_path, test=0.0), Job("afl", PLAIN)).count == 5
 
 
 @pytest.mark.parametrize("few", [1, 2, 4])
@@ -93,15 +95,15 @@ def test_a_class_with_few_training_samples_is_refused_and_named_only_at_the_site
     (tmp_path / "data.csv").write_text(text)
     site = FileSite("ward-a", str(tmp_path / "data.csv"), tmp_path / "state", policy=Policy(test=0.0))
     with pytest.raises(Refusal, match="a class with fewer than 5 training samples") as caught:
-        moments(site, Job("afl"))
+        moments(site, Job("afl", PLAIN))
     assert "plague" not in str(caught.value)
     assert f"plague ({few})" in caught.value.details
-    assert moments(replace(site, policy=Policy(test=0.0, min_class=few)), Job("afl")).count == 30 + few
+    assert moments(replace(site, policy=Policy(test=0.0, min_class=few)), Job("afl", PLAIN)).count == 30 + few
 
 
 def test_absent_classes_are_no_small_ones(tmp_path: Path) -> None:
     write(tmp_path / "data.npz", y=np.repeat([0, 7], 30))
-    assert moments(site_at(tmp_path), Job("afl")).count == 48
+    assert moments(site_at(tmp_path), Job("afl", PLAIN)).count == 48
 
 
 # --- one split per data ---
@@ -109,31 +111,31 @@ def test_absent_classes_are_no_small_ones(tmp_path: Path) -> None:
 
 def test_a_second_split_of_the_same_data_is_refused_until_the_site_says_otherwise(tmp_path: Path) -> None:
     write(tmp_path / "data.npz")
-    moments(site_at(tmp_path), Job("afl"))
+    moments(site_at(tmp_path), Job("afl", PLAIN))
     for other in ({"test": 0.2013}, {"split_seed": 1}, {"test": 0.0}):
         with pytest.raises(Refusal, match=r"under another split; .*ALLOW_SPLITS=yes .*splits\.jsonl") as caught:
-            moments(site_at(tmp_path, **other), Job("afl"))
+            moments(site_at(tmp_path, **other), Job("afl", PLAIN))
         assert "line 1: TEST=0.2 SPLIT_SEED=0" in caught.value.details
     journal = tmp_path / "state" / splits.FILE
     assert len(journal.read_text().splitlines()) == 1
-    moments(site_at(tmp_path, test=0.3, allow_splits=True), Job("afl"))
+    moments(site_at(tmp_path, test=0.3, allow_splits=True), Job("afl", PLAIN))
     first, second = journal.read_text().splitlines()
     journal.write_text(second + "\n")
-    moments(site_at(tmp_path, test=0.3), Job("afl"))
+    moments(site_at(tmp_path, test=0.3), Job("afl", PLAIN))
     with pytest.raises(Refusal, match="under another split"):
-        moments(site_at(tmp_path), Job("afl"))
+        moments(site_at(tmp_path), Job("afl", PLAIN))
     assert json.loads(first)["test"] == 0.2
 
 
 def test_another_split_of_almost_the_same_data_is_refused(tmp_path: Path) -> None:
     x, y = write(tmp_path / "data.npz")
-    moments(site_at(tmp_path), Job("afl"))
+    moments(site_at(tmp_path), Job("afl", PLAIN))
     for keep in (np.arange(59), np.arange(60)[::-1], np.arange(40)):
         np.savez(tmp_path / "data.npz", x=x[keep], y=y[keep])
         with pytest.raises(Refusal, match="for these data, or most of them, under another split"):
-            moments(site_at(tmp_path, split_seed=1), Job("afl"))
+            moments(site_at(tmp_path, split_seed=1), Job("afl", PLAIN))
     write(tmp_path / "data.npz", seed=1)
-    moments(site_at(tmp_path, split_seed=1), Job("afl"))  # other data: nothing to compare
+    moments(site_at(tmp_path, split_seed=1), Job("afl", PLAIN))  # other data: nothing to compare
 
 
 @pytest.mark.parametrize("added", range(1, 7))
@@ -141,30 +143,30 @@ def test_training_samples_that_differ_in_a_few_are_refused(tmp_path: Path, added
     """The difference of the two sums is that of the rows that were added."""
     x, y = write(tmp_path / "data.npz")
     site = site_at(tmp_path, test=0.0)
-    before = moments(site, Job("afl"))
+    before = moments(site, Job("afl", PLAIN))
     more, _ = write(tmp_path / "data.npz", rows=added, seed=3, y=np.zeros(added, dtype=int))
     np.savez(tmp_path / "data.npz", x=np.concatenate([x, more]), y=np.concatenate([y, np.zeros(added, dtype=int)]))
     if added < 5:
         with pytest.raises(Refusal, match="differ from those it answered with before in fewer than 5"):
-            moments(site_at(tmp_path, test=0.0), Job("afl"))
+            moments(site_at(tmp_path, test=0.0), Job("afl", PLAIN))
     else:
-        after = moments(site_at(tmp_path, test=0.0), Job("afl"))
+        after = moments(site_at(tmp_path, test=0.0), Job("afl", PLAIN))
         np.testing.assert_allclose(after.gram - before.gram, more.T @ more, atol=1e-12)
 
 
 def test_the_same_rows_in_another_order_without_a_test_set_are_the_same_data(tmp_path: Path) -> None:
     x, y = write(tmp_path / "data.npz")
-    moments(site_at(tmp_path, test=0.0), Job("afl"))
+    moments(site_at(tmp_path, test=0.0), Job("afl", PLAIN))
     np.savez(tmp_path / "data.npz", x=x[::-1], y=y[::-1])
-    moments(site_at(tmp_path, test=0.0), Job("afl"))
+    moments(site_at(tmp_path, test=0.0), Job("afl", PLAIN))
     assert len((tmp_path / "state" / splits.FILE).read_text().splitlines()) == 1
 
 
 def test_a_site_under_another_name_splits_otherwise_and_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "data.npz")
-    moments(site_at(tmp_path), Job("afl"))
+    moments(site_at(tmp_path), Job("afl", PLAIN))
     with pytest.raises(Refusal, match="under another split"):
-        moments(replace(site_at(tmp_path), name="ward-b"), Job("afl"))
+        moments(replace(site_at(tmp_path), name="ward-b"), Job("afl", PLAIN))
 
 
 def test_rows_that_are_equal_count_as_often_as_they_stand_there(tmp_path: Path) -> None:
@@ -179,16 +181,16 @@ def test_rows_that_are_equal_count_as_often_as_they_stand_there(tmp_path: Path) 
 
 def test_a_damaged_journal_is_no_reason_to_answer(tmp_path: Path) -> None:
     write(tmp_path / "data.npz")
-    moments(site_at(tmp_path), Job("afl"))
+    moments(site_at(tmp_path), Job("afl", PLAIN))
     with (tmp_path / "state" / splits.FILE).open("a") as file:
         file.write("{}\n")
     with pytest.raises(fs.DataError, match=r"line 2 of .*splits.jsonl is damaged; remove it"):
-        moments(site_at(tmp_path), Job("afl"))
+        moments(site_at(tmp_path), Job("afl", PLAIN))
 
 
 def test_files_of_a_site_are_its_owners_alone(tmp_path: Path) -> None:
     write(tmp_path / "data.npz")
-    moments(site_at(tmp_path), Job("afl"))
+    moments(site_at(tmp_path), Job("afl", PLAIN))
     audit.Log(tmp_path / "state" / "audit.jsonl").write({"what": "a test", "text": "x" * 10_000})
     for name in (splits.FILE, "audit.jsonl"):
         assert stat.S_IMODE((tmp_path / "state" / name).stat().st_mode) == 0o600

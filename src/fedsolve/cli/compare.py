@@ -14,7 +14,7 @@ from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
     "data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "rounds",
-    "participation",
+    "participation", "metric",
 )  # fmt: skip
 
 
@@ -59,18 +59,21 @@ def compare_command(
     those alone. Example: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp
     """
     from fedsolve import report
+    from fedsolve.metrics.words import check as check_metric
     from fedsolve.study import compare
 
     report.check()
     base = Settings.of(setting_values(options), "the command line")
+    if base.metric is not None:
+        check_metric(base.metric)
     names = [name.strip() for name in methods.split(",") if name.strip()]
     runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []), baselines=baselines)
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:
-            typer.echo(run_line(method, seed, reply, done, total))
+            typer.echo(run_line(method, seed, reply, done, total, base.metric))
 
     with goes_on(), waiting(quiet) as (progress, _):
         compare.compare(runs, out, report_run, progress)
-        page = report.write([out], out / "report.html")
+        page = report.write([out], out / "report.html", base.metric)
     typer.echo(str(page) if quiet else f"open {page}")

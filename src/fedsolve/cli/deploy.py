@@ -9,7 +9,7 @@ import typer
 
 from fedsolve.cli.options import check_place
 from fedsolve.cli.show import print_groups, print_warnings
-from fedsolve.cli.text import percent, size
+from fedsolve.cli.text import size
 from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
@@ -116,10 +116,14 @@ def _show_sites(result: Result, saved: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsolve.metrics import words
+
     console = Console(highlight=False)
-    table = Table("site", "train", "test", "accuracy", "global", box=None, pad_edge=False)
+    metric = result.main
+    table = Table("site", "train", "test", words.title(metric), "global", box=None, pad_edge=False)
     for name, site in result.clients.items():
-        table.add_row(name, str(site.train), str(site.test), percent(site.accuracy), percent(site.shared))
+        figures = (words.text(metric, each.get(metric)) for each in (site.metrics, site.shared_metrics))
+        table.add_row(name, str(site.train), str(site.test), *figures)
     console.print(table)
     for name, reason in result.data.get("left_out", {}).items():
         console.print(f"left out: {name}: {reason}", markup=False, soft_wrap=True)

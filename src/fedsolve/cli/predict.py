@@ -46,6 +46,15 @@ def predict_command(
         ),
     ] = "",
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
+    label: Annotated[
+        str, typer.Option(metavar="NAME", help="The column of a table that holds the truth.", show_default=False)
+    ] = "",
+    date_as: Annotated[
+        str, typer.Option(metavar="days", help="As in training, where a table has dates.", show_default=False)
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="Of a .csv file, as in latin-1.", show_default=False)
+    ] = "",
     method: Annotated[
         str | None,
         typer.Option(
@@ -55,25 +64,43 @@ def predict_command(
         ),
     ] = None,
 ) -> None:
-    """Predict with a saved model: the class of each sample, and the accuracy where the file has labels.
+    """Predict with a saved model: the class or the numbers of each sample, and how good if the file has labels.
 
     Nothing that the model's file names is opened or imported: what it needs beside itself is named here.
     """
+    import warnings
+
+    from fedsolve.data.reading import Reading, names_in
+    from fedsolve.errors import LevelWarning
+    from fedsolve.metrics import MAIN, words
     from fedsolve.study.experiment import class_of
     from fedsolve.study.predict import check_destination, predict_file, write_predictions
 
     if out is not None:
         check_destination(out)
     kind = class_of(method) if method else None
-    with waiting(quiet=False) as (progress, _):
+    reading = Reading(label=names_in(label), date_as=date_as, encoding=encoding)
+    with waiting(quiet=False) as (progress, _), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", LevelWarning)
         predictions = predict_file(
-            path, data, features=features, model=network, skip_broken=skip_broken, progress=progress, kind=kind
+            path,
+            data,
+            features=features,
+            model=network,
+            skip_broken=skip_broken,
+            progress=progress,
+            kind=kind,
+            reading=reading,
         )
+    for warning in told:
+        typer.echo(f"warning: {warning.message}", err=True)
     if out is not None:
         write_predictions(predictions, out)
         typer.echo(f"{len(predictions.labels)} predictions in {out}")
     else:
         for row, name in enumerate(predictions.names):
             typer.echo(f"{predictions.files[row]}: {name}" if predictions.files else name)
-    if predictions.accuracy is not None:
-        typer.echo(f"accuracy {predictions.accuracy:.4f} on {len(predictions.labels)} samples", err=out is None)
+    for metric in [name for name in MAIN.values() if name in predictions.figures]:
+        figure = predictions.figures[metric]
+        shown = f"{figure:.4f}" if words.is_share(metric) else words.number(metric, figure)
+        typer.echo(f"{words.title(metric)} {shown} on {len(predictions.labels)} samples", err=out is None)

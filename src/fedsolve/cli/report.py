@@ -14,8 +14,14 @@ def report_command(
         Path | None,
         typer.Option(metavar="FILE", help="The page. Default: report.html in the first folder.", show_default=False),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The figure that is shown, as for run. Default: that of the runs.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Write report.html from results already on disk. Nothing is computed again; the page needs no network."""
     from fedsolve import report
 
-    typer.echo(f"open {report.write(folders, out or folders[0] / 'report.html')}")
+    typer.echo(f"open {report.write(folders, out or folders[0] / 'report.html', metric)}")

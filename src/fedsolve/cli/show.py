@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.cli.text import ROWS, gain, percent, size
+from fedsolve.cli.text import ROWS, gain, size
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsolve.records import Whose
     from fedsolve.result import Result
+
+BALANCED = ("auc", "balanced_accuracy")  # what to look at where classes are far from equal
+COMMON = 0.8  # share of one class in the test samples above which accuracy says little
 
 
 def show(result: Result, saved: Path) -> None:
@@ -21,21 +25,27 @@ def show(result: Result, saved: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    from fedsolve.metrics import words
+
     console = Console(highlight=False)
-    settings, clients = result.settings, result.clients
-    title = f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])}"
-    console.print(f"{title}: {settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}")
-    with_alone = any(c.alone is not None for c in clients.values())
-    with_shared = any(c.shared is not None for c in clients.values()) and not _one_model(settings["method"])
-    names = sorted(clients, key=lambda n: (clients[n].accuracy is None, clients[n].accuracy or 0.0))
-    shown = list(clients) if len(clients) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
-    table, left_out = _fitting(console, result, shown, ["alone"] * with_alone + ["shared"] * with_shared)
+    settings, clients, metric = result.settings, result.clients, result.main
+    predicted = words.predicted(result.task, settings.get("label") or "")
+    console.print(
+        f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])} predicts {escape(predicted)}: "
+        f"{settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}"
+    )
+    others: list[Whose] = ["alone"] if any(c.alone_metrics for c in clients.values()) else []
+    if any(c.shared_metrics for c in clients.values()) and not _one_model(settings["method"]):
+        others.append("shared")
+    names = words.worst_first(metric, {name: client.metrics.get(metric) for name, client in clients.items()})
+    shown = names if len(names) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
+    table, left_out = _fitting(console, result, shown, others)
     console.print(table)
     if len(shown) < len(clients):
         console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
     if left_out:
         console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
-    _totals(console, result, with_alone, with_shared)
+    _totals(console, result, others)
     print_warnings(console, result.warnings)
     _print_remarks(console, result)
     files = (
@@ -74,7 +84,7 @@ def print_groups(console: Console, result: Result) -> None:
         console.print(f"{groups} of {clients}: who is in which is in result.json, and on the page of a report")
 
 
-def _fitting(console: Console, result: Result, names: list[str], others: list[str]) -> tuple[Table, list[str]]:
+def _fitting(console: Console, result: Result, names: list[str], others: list[Whose]) -> tuple[Table, list[str]]:
     """The table of clients that fits the terminal, and what was chosen for clients but has no room in it.
 
     Where room is short, headings of two words stand in two lines; where that is not enough, columns are left out.
@@ -90,23 +100,27 @@ def _fitting(console: Console, result: Result, names: list[str], others: list[st
     return table, [] if columns else chosen
 
 
-def _clients(result: Result, names: list[str], others: list[str], chosen: list[str], gap: str) -> Table:
-    """One row per client; beside its accuracy those of other models, and what was chosen for it."""
+def _clients(result: Result, names: list[str], others: list[Whose], chosen: list[str], gap: str) -> Table:
+    """One row per client; beside its figure those of other models, and what was chosen for it."""
     from rich.markup import escape
     from rich.table import Table
 
+    from fedsolve.metrics import words
+
+    metric = result.main
     table = Table(box=None, pad_edge=False)
     table.add_column("client")
     titles = {"alone": "alone", "shared": "global"}
-    beside = [head for other in others for head in (titles[other], f"over{gap}{titles[other]}")]
-    for head in ["train", "test", "accuracy", *beside, *chosen]:
+    beside = [head for other in others for head in (titles[other], f"{words.beyond(metric)}{gap}{titles[other]}")]
+    for head in ["train", "test", words.title(metric), *beside, *chosen]:
         table.add_column(head, justify="right")
     for name in names:
         client = result.clients[name]
-        cells = [str(client.train), str(client.test), percent(client.accuracy)]
+        own = client.metrics.get(metric)
+        cells = [str(client.train), str(client.test), words.text(metric, own)]
         for other in others:
-            share = getattr(client, other)
-            cells += [percent(share), gain(client.accuracy, share)]
+            value = client.of(other).get(metric)
+            cells += [words.text(metric, value), gain(metric, own, value)]
         cells += [f"{client.chosen[key]:.3g}" if key in client.chosen else "" for key in chosen]
         table.add_row(escape(name), *cells)
     return table
@@ -114,18 +128,21 @@ def _clients(result: Result, names: list[str], others: list[str], chosen: list[s
 
 def _print_remarks(console: Console, result: Result) -> None:
     """Print what a reader should know of the figures, the data and the rounds."""
-    constant, pooled = result.baseline.get("accuracy"), result.accuracy.pooled
-    if constant is not None and pooled is not None and pooled < constant:
-        console.print(
-            f"{result.method} is below the best constant answer: each client's commonest class is right for "
-            f"{percent(constant)} of all test samples"
-        )
+    for sentence in (below_constant(result), imbalance(result)):
+        if sentence:
+            console.print(sentence, markup=False, soft_wrap=True)
     moved, skipped = result.data.get("moved", 0), result.data.get("skipped", [])
     if moved:
         console.print(f"{moved} samples were moved from the largest clients to those with too few")
     if skipped:
         console.print(
             f"{len(skipped)} pictures that cannot be read were left out: {', '.join(skipped[:10])}", markup=False
+        )
+    dropped = result.data.get("dropped", [])
+    if dropped:
+        more = f" and {len(dropped) - 10} more" if len(dropped) > 10 else ""
+        console.print(
+            f"the same in every row, and so left out: {', '.join(dropped[:10])}{more}", markup=False, soft_wrap=True
         )
     print_groups(console, result)
     missing = result.history[-1].missing if result.history else ()
@@ -138,17 +155,54 @@ def _print_remarks(console: Console, result: Result) -> None:
     )
 
 
-def _totals(console: Any, result: Result, with_alone: bool, with_shared: bool) -> None:
+def below_constant(result: Result) -> str:
+    """That a method does worse than the best constant answer, all test samples pooled; nothing where it does not."""
+    from fedsolve.metrics import words
+
+    metric = result.main
+    constant, pooled = result.baseline.get(metric), result.spread().pooled
+    if constant is None or pooled is None or not words.gain(metric, pooled, constant) < 0:
+        return ""
+    value, worse = words.text(metric, constant), "worse than" if words.less_is_better(metric) else "below"
+    if metric == "accuracy":
+        said = f"each client's commonest class is right for {value} of all test samples"
+    else:
+        answer = "mean gives" if result.task.get("kind") == "numbers" else "shares of classes give"
+        said = f"each client's {answer} {words.title(metric)} {value} on all test samples"
+    return f"{result.method} is {worse} the best constant answer: {said}"
+
+
+def imbalance(result: Result) -> str:
+    """That accuracy says little, since nearly all test samples are of one class; nothing where they are not."""
+    from fedsolve.metrics import words
+
+    counts = [sum(row) for row in result.confusion]
+    if result.main != "accuracy" or not counts or not max(counts) > COMMON * sum(counts):
+        return ""
+    names = result.task.get("names") or range(len(counts))
+    figures = [f"{words.title(name)} {words.text(name, result.spread(metric=name).mean)}" for name in BALANCED]
+    return (
+        f"{100 * max(counts) / sum(counts):.0f} % of all test samples are of class {names[counts.index(max(counts))]}, "
+        f"so accuracy says little: {', '.join(figures)} (mean over clients)"
+    )
+
+
+def _totals(console: Console, result: Result, others: Iterable[Whose]) -> None:
     from rich.table import Table
 
-    rows = [(result.method, result.accuracy)]
-    rows += [("training alone", result.spread("alone"))] if with_alone else []
-    rows += [("one global model", result.spread("shared"))] if with_shared else []
+    from fedsolve.metrics import words
+
+    titles: dict[Whose, str] = {"personal": result.method, "alone": "training alone", "shared": "one global model"}
+    rows = [(titles[whose], result.spread(whose)) for whose in ("personal", *others)]
+    constant = result.spread("constant")
+    if constant.pooled is not None:
+        rows.append(("best constant answer", constant))
     table = Table("", "mean over clients", "all test samples", "worst tenth", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for title, accuracy in rows:
-        table.add_row(title, *map(percent, (accuracy.mean, accuracy.pooled, accuracy.worst_decile)))
+    for title, over in rows:
+        figures = (over.mean, over.pooled, over.worst_decile)
+        table.add_row(title, *(words.text(result.main, value) for value in figures))
     console.print()
     console.print(table)
     console.print()

@@ -7,18 +7,14 @@ from typing import Any
 ROWS = 30  # clients shown in a table; the rest is in result.json
 
 
-def percent(share: float | None) -> str:
-    """A share in percent, and a dash where there is none."""
-    return "-" if share is None else f"{100 * share:.1f} %"
+def gain(metric: str, mine: float | None, other: float | None) -> str:
+    """How much better a figure is than another, in the metric's unit, in colour."""
+    from fedsolve.metrics import words
 
-
-def gain(mine: float | None, other: float | None) -> str:
-    """How many points better, in colour."""
     if mine is None or other is None:
         return ""
-    points = 100 * (mine - other)
-    colour = "green" if points > 0.05 else "red" if points < -0.05 else "dim"
-    return f"[{colour}]{points:+.1f}[/{colour}]"
+    colour = {1: "green", -1: "red", 0: "dim"}[words.verdict(metric, mine, other)]
+    return f"[{colour}]{words.gain_text(metric, words.gain(metric, mine, other))}[/{colour}]"
 
 
 def size(count: int) -> str:
@@ -36,17 +32,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-def run_line(method: str, seed: int, reply: Any, done: int, total: int) -> str:
-    """That a run of several is over, and what came out: its result.json, or why it failed."""
-    outcome = f"failed: {reply}" if isinstance(reply, str) else _in_short(reply)
+def run_line(method: str, seed: int, reply: Any, done: int, total: int, metric: str | None = None) -> str:
+    """That a run of several is over, and what came out: its result.json, or why it failed.
+
+    The figure shown is the one asked for by `metric`, or by the run itself, or the main one of its kind of target.
+    """
+    outcome = f"failed: {reply}" if isinstance(reply, str) else _in_short(reply, metric)
     told = [] if isinstance(reply, str) else [f"warning: {sentence}" for sentence in reply.get("warnings", [])]
     return "\n".join([f"{done:>{len(str(total))}} of {total}  {method:<12} seed {seed}  {outcome}", *told])
 
 
-def _in_short(reply: Any) -> str:
-    accuracy = reply["accuracy"]
+def _in_short(reply: Any, asked: str | None) -> str:
+    from fedsolve.metrics import words
+
+    metric = words.main(reply.get("task", {}), asked or reply.get("settings", {}).get("metric"))
+    figures = reply["accuracy"] if metric == "accuracy" else reply["metrics"].get(metric, {})
+    mean, pooled, worst = (words.text(metric, figures.get(part)) for part in ("mean", "pooled", "worst_decile"))
     sent = reply["bytes"]["up"] + reply["bytes"]["down"]
-    return (
-        f"mean {percent(accuracy['mean'])}  pooled {percent(accuracy['pooled'])}  worst tenth "
-        f"{percent(accuracy['worst_decile'])}  {size(sent)}  {reply['seconds']['total']:.1f} s"
-    )
+    name = "" if metric == "accuracy" else f"{words.title(metric)} "
+    return f"{name}mean {mean}  pooled {pooled}  worst tenth {worst}  {size(sent)}  {reply['seconds']['total']:.1f} s"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsolve.cli.text import duration, percent, size
+from fedsolve.cli.text import duration, size
 
 if TYPE_CHECKING:
     from fedsolve.progress import Progress
@@ -21,10 +21,10 @@ PATIENCE = 2.0  # seconds before progress is shown
 
 
 @contextmanager
-def waiting(quiet: bool) -> Iterator[tuple[Progress | None, Report | None]]:
+def waiting(quiet: bool, metric: str | None = None) -> Iterator[tuple[Progress | None, Report | None]]:
     """A bar on a terminal, a line now and then in a log; neither before there is something to wait for.
 
-    And a line for each round, of methods that take several.
+    And a line for each round, of methods that take several, with a `metric`: accuracy or rmse, if none is named.
     """
     if quiet:
         yield None, None
@@ -55,7 +55,7 @@ def waiting(quiet: bool) -> Iterator[tuple[Progress | None, Report | None]]:
         if rounds == 1 or time.monotonic() - started < PATIENCE:
             return
         last = time.monotonic()
-        text = _round_line(line, rounds)
+        text = _round_line(line, rounds, metric)
         if terminal:
             bar.console.print(text, highlight=False)
         else:
@@ -79,8 +79,12 @@ def goes_on() -> Iterator[None]:
         raise stop from None
 
 
-def _round_line(line: Round, rounds: int) -> str:
-    parts = [f"accuracy {percent(line.accuracy)}"] * (line.accuracy is not None)
+def _round_line(line: Round, rounds: int, metric: str | None) -> str:
+    from fedsolve.metrics import MAIN, words
+
+    shown = next((name for name in (metric, *MAIN.values()) if name in line.metrics), None)
+    value = line.metrics[shown].get("mean") if shown else None
+    parts = [f"{words.title(shown)} {words.text(shown, value)}"] if shown and value is not None else []
     parts += [] if line.loss is None else [f"loss {line.loss:.4f}"]
     parts += [f"{line.seconds:.1f} s", f"{size(line.bytes_up)} up", f"{size(line.bytes_down)} down"]
     parts += [f"{duration(line.seconds * (rounds - line.round))} left"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from fedsolve.data.samples import Samples
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
-from fedsolve.features.images import ANY_SIZE
+from fedsolve.features.cells import Cells
+from fedsolve.features.images import ANY_SIZE, Pictures
 
 
 def align(table: Table, task: Task, whose: str) -> Table:
@@ -38,12 +39,14 @@ def align(table: Table, task: Task, whose: str) -> Table:
         raise DataError(f"{whose}: inputs have shape {table.raw}; wanted {wanted}")
     test = table.test
     if isinstance(test, Samples):
-        test = replace(test, inputs=_ordered(test.inputs, order), labels=_classes(table, test.labels, task, whose))
+        test = replace(
+            test, inputs=cast(Array, _ordered(test.inputs, order)), labels=_classes(table, test.labels, task, whose)
+        )
     elif test is not None:
         test = replace(test, labels=_classes(table, test.labels, task, whose))
     return replace(
         table,
-        inputs=_ordered(table.inputs, order) if isinstance(table.inputs, np.ndarray) else table.inputs,
+        inputs=table.inputs if isinstance(table.inputs, Pictures) else _ordered(table.inputs, order),
         labels=_classes(table, table.labels, task, whose),
         target=task.target,
         test=test,
@@ -62,8 +65,12 @@ def _order(columns: tuple[str, ...], names: tuple[str, ...], whose: str) -> list
     return [columns.index(name) for name in names]
 
 
-def _ordered(inputs: Array, order: list[int] | None) -> Array:
-    return inputs if order is None else inputs[:, order]
+def _ordered(inputs: Array | Cells, order: list[int] | None) -> Array | Cells:
+    if order is None:
+        return inputs
+    if isinstance(inputs, Cells):
+        return inputs.by_name([inputs.names[place] for place in order], "the table")
+    return inputs[:, order]
 
 
 def _classes(table: Table, labels: NDArray[Any], task: Task, whose: str) -> NDArray[Any]:

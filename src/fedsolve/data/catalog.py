@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedsolve.arrays import Array
 from fedsolve.data import archives, folders, hub
-from fedsolve.data.files import ENDINGS, NAMES, READERS, read_columns
+from fedsolve.data.files import ENDINGS, NAMES, READERS, read_columns, read_content
+from fedsolve.data.labels import target_of
+from fedsolve.data.reading import AUTO, NUMBERS, Reading
+from fedsolve.data.sheets import Content
 from fedsolve.data.table import Table
-from fedsolve.data.task import Classes
-from fedsolve.errors import DataError, ParameterError, UnknownNameError, unknown
+from fedsolve.data.target import Classes
+from fedsolve.errors import DataError, ParameterError, UnknownNameError, plain, unknown
 from fedsolve.progress import Progress
 from fedsolve.rng import derive
 
@@ -22,12 +26,20 @@ __all__ = ["ENDINGS", "absent", "load", "read_columns", "table_of"]
 _PLAIN = re.compile(r"[\w.-]+")  # a name that is no path
 
 
-def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progress | None = None) -> Table:
+def load(
+    name: str,
+    *,
+    seed: int = 0,
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+    reading: Reading | None = None,
+) -> Table:
     """The table called `name`: "digits", "synthetic:0.5,0.5", an image set of `archives`, a file, or a folder.
 
     Files end in .npz, .csv or .parquet. A folder holds pictures: CLASS/FILE, or CLIENT/CLASS/FILE for natural clients.
     Other names are those of NAME.npz or of a folder NAME of pictures in the folder that $FEDSOLVE_DATA names. `seed`
-    matters for generated data alone. Pictures that cannot be read are refused by name, or left out.
+    matters for generated data alone. Pictures that cannot be read are refused by name, or left out. `reading` says
+    which columns of a .csv or .parquet file are what; without it the label is `y` or `label`, the owner `client`.
 
     >>> load("digits")
     Table('digits', 1797 samples, 10 classes, inputs (64,), features identity)
@@ -37,8 +49,11 @@ def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progr
         path = Path(name)
         if not path.is_file():
             raise DataError(f"there is no file {name}")
-        return table_of(read_columns(path), name)
+        return _file(path, name, reading or Reading())
     kind, _, argument = name.partition(":")
+    if kind == "wards":
+        return _wards(name, argument, reading or Reading())
+    _check_no_table(reading, name)
     if kind in _NAMED:
         return _NAMED[kind](name, argument, seed)
     place = Path(name) if name and Path(name).is_dir() else _kept(name)
@@ -46,7 +61,48 @@ def load(name: str, *, seed: int = 0, skip_broken: bool = False, progress: Progr
         raise _unknown(name)
     if place.is_dir():
         return _folder(place, name, skip_broken, progress)
-    return table_of(read_columns(place), name)
+    return _file(place, name, reading or Reading())
+
+
+def _check_no_table(reading: Reading | None, name: str) -> None:
+    """Refuse to be told of columns of what has none."""
+    usual, told = Reading(), reading or Reading()
+    given = [each for each in Reading.__slots__ if each != "varied" and getattr(told, each) != getattr(usual, each)]
+    if given and given not in (["columns"], ["task"]):
+        option = f"--{given[0].replace('_', '-')}"
+        raise ParameterError(f"{option} is for tables, .csv or .parquet files; {name} has no columns with names")
+
+
+def _file(path: Path, name: str, reading: Reading) -> Table:
+    """The table in a file: arrays, or columns with names."""
+    if path.suffix.lower() == ".npz":
+        _check_no_table(reading, name)
+        return table_of(read_columns(path), name, reading.task)
+    return content_table(read_content(path, reading, partial(check_target, reading)), name, reading)
+
+
+def check_target(reading: Reading, labels: Array, names: Sequence[str]) -> None:
+    """Refuse labels that pose no task."""
+    what = f"the label {', '.join(names)}"
+    target_of(labels, reading.task, what, names)
+    if reading.varied and len(labels) > 1 and not (labels != labels[0]).any():
+        raise DataError(f"{what}: all are equal ({plain(str(labels[0]), 40)!r}), so there is nothing to tell apart")
+
+
+def content_table(content: Content, name: str, reading: Reading) -> Table:
+    """The table of columns that were read, with the target that its labels pose."""
+    if content.labels is None:
+        raise DataError(f"{name} has no labels; say which column is to be predicted with --label NAME")
+    target, labels = target_of(content.labels, reading.task, name, content.label)
+    return Table.make(
+        name,
+        content.inputs,
+        labels,
+        client=content.client,
+        person=content.person,
+        feature_names=content.names,
+        **({"class_names": target.names} if isinstance(target, Classes) and target.names else {"target": target}),
+    )
 
 
 def is_name(text: str) -> bool:
@@ -110,14 +166,19 @@ def _folder(root: Path, name: str, skip_broken: bool, progress: Progress | None)
     )
 
 
-def table_of(columns: Mapping[str, Array], name: str) -> Table:
-    """The table that columns read from a file stand for."""
+def table_of(columns: Mapping[str, Array], name: str, task: str = AUTO) -> Table:
+    """The table that arrays read from a file stand for. Labels that are not whole numbers are numbers to predict."""
     for needed in ("x", "y"):
         if needed not in columns:
             raise DataError(f"{name} needs an array {needed!r}; it holds {', '.join(columns) or 'nothing'}")
     if ("x_test" in columns) != ("y_test" in columns):
         raise DataError(f"{name} must hold both 'x_test' and 'y_test', or neither")
-    labels, class_names = named_classes(columns["y"])
+    told = columns["y"]
+    if task == NUMBERS or (task == AUTO and _are_numbers(told)):
+        target, labels = target_of(told, NUMBERS, name, _number_names(told))
+        tests = (columns["x_test"], columns["y_test"]) if "x_test" in columns else None
+        return Table.make(name, columns["x"], labels, test=tests, client=columns.get("client"), target=target)
+    labels, class_names = named_classes(told)
     test = None
     if "x_test" in columns:
         test_labels = columns["y_test"]
@@ -133,6 +194,18 @@ def table_of(columns: Mapping[str, Array], name: str) -> Table:
         class_names=class_names,
         feature_names=tuple(columns[NAMES].tolist()) if NAMES in columns else (),
     )
+
+
+def _are_numbers(labels: Array) -> bool:
+    """Whether labels of an array are numbers to predict: several in a row, or not whole."""
+    if labels.dtype.kind != "f" or labels.ndim not in (1, 2):
+        return False
+    return labels.ndim == 2 or bool(np.isfinite(labels).all() and (np.floor(labels) != labels).any())
+
+
+def _number_names(labels: Array) -> tuple[str, ...]:
+    width = labels.shape[1] if labels.ndim == 2 else 1
+    return ("y",) if width == 1 else tuple(f"y{place}" for place in range(1, width + 1))
 
 
 def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
@@ -152,11 +225,11 @@ def _digits(name: str, argument: str, seed: int) -> Table:
     return Table.make("digits", inputs, labels)
 
 
-def _wards(name: str, argument: str, seed: int) -> Table:
+def _wards(name: str, argument: str, reading: Reading) -> Table:
     """The invented patients of five wards that README and docs use; examples/make_wards.py wrote them."""
     if argument:
         raise ParameterError(f"data set 'wards' takes no argument; got {name!r}")
-    return table_of(read_columns(Path(__file__).with_name("wards.csv")), name)
+    return _file(Path(__file__).with_name("wards.csv"), name, reading)
 
 
 def _synthetic(name: str, argument: str, seed: int) -> Table:
@@ -211,7 +284,7 @@ def _hub(name: str, argument: str, seed: int) -> Table:
 _NAMED: dict[str, Callable[[str, str, int], Table]] = {
     "hf": _hub,
     "digits": _digits,
-    "wards": _wards,
+    "wards": lambda name, argument, seed: _wards(name, argument, Reading()),
     "synthetic": _synthetic,
     **dict.fromkeys((*archives.IDX_SETS, *archives.CIFAR_SETS), _image_set),
 }

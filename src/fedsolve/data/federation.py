@@ -20,6 +20,7 @@ from fedsolve.data.task import Task
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief
 from fedsolve.features import fitting, standard
 from fedsolve.features.cache import extract
+from fedsolve.features.cells import Cells
 from fedsolve.features.maps import FeatureMap, Identity
 from fedsolve.progress import Progress
 
@@ -34,6 +35,7 @@ class Client:
     name: str
     train: Samples
     test: Samples
+    persons: int | None = None  # behind its training samples, where the table says whose rows they are
 
     def __repr__(self) -> str:
         return f"Client({reprlib.repr(self.name)}, {len(self.train)} train, {len(self.test)} test)"
@@ -109,6 +111,44 @@ class Federation:
             members[client] = Client(client, read_only(*pairs["train"]), read_only(*pairs.get("test", empty)))
         return federation_of(Task(target, inputs), members, name)
 
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        label: str | Sequence[str],
+        client: str,
+        person: str | None = None,
+        drop: Sequence[str] = (),
+        test: float = 0.2,
+        seed: int = 0,
+        task: str = "auto",
+        columns: str = "auto",
+        date_as: str = "",
+        features: str = "",
+        name: str = "frame",
+    ) -> Federation:
+        """A federation from a data frame of pandas, polars or pyarrow, with its columns by name.
+
+        `label` is what is predicted (several, where they are numbers), `client` says whose each row is, `person` which
+        rows are of one person: these are then all trained on, or all tested on. Texts, truth values and empty cells are
+        taken as they are; see `fedsolve.features.columns`. With columns="numbers" every cell must be a number, and
+        stays as it is.
+
+        >>> import polars
+        >>> rows = {"age": [61, None, 45, 52], "sex": ["f", "m", "m", "f"], "ward": ["a", "a", "b", "b"]}
+        >>> frame = polars.DataFrame({**rows, "ill": [True, False, False, True]})
+        >>> wards = Federation.from_frame(frame, label="ill", client="ward", features="columns:cell=1", test=0.0)
+        >>> wards.task.class_names, wards.task.columns
+        (('false', 'true'), ('age', 'age (empty)', 'sex=m'))
+        """
+        from fedsolve.data.framed import federation_of_frame  # which makes a table of it, and splits that
+
+        return federation_of_frame(
+            frame, label=label, client=client, person=person, drop=drop, test=test, seed=seed, task=task,
+            columns=columns, date_as=date_as, features=features, name=name,
+        )  # fmt: skip
+
     def with_features(self, features: FeatureMap) -> Federation:
         """The same federation with its inputs replaced by their features; models then start from the raw inputs."""
         task = replace(self.task, features=features)
@@ -120,7 +160,7 @@ class Federation:
                 done[id(samples)] = read_only(rows, samples.labels)
             return done[id(samples)]
 
-        clients = {name: Client(name, mapped(c.train), mapped(c.test)) for name, c in self.clients.items()}
+        clients = {n: replace(c, train=mapped(c.train), test=mapped(c.test)) for n, c in self.clients.items()}
         return replace(self, task=task, clients=MappingProxyType(clients))
 
     def fitted(self, features: str, progress: Progress | None = None) -> Federation:
@@ -174,12 +214,20 @@ def federation_of(task: Task, clients: dict[str, Client], name: str, moved: int 
         digest.update(client.name.encode())
         for samples in (client.train, client.test):
             if id(samples) not in shared:
-                content = hashlib.sha256(f"{samples.inputs.dtype} {samples.inputs.shape}".encode())
-                content.update(np.ascontiguousarray(samples.inputs).data)
+                content = _content(samples.inputs)
                 content.update(np.ascontiguousarray(samples.labels).data)
                 shared[id(samples)] = content.digest()
             digest.update(shared[id(samples)])
     return Federation(task, MappingProxyType(clients), name, digest.hexdigest()[:16], moved)
+
+
+def _content(inputs: Array | Cells) -> hashlib._Hash:
+    """The digest of inputs, to be gone on with."""
+    if isinstance(inputs, Cells):
+        return hashlib.sha256(inputs.digest())
+    content = hashlib.sha256(f"{inputs.dtype} {inputs.shape}".encode())
+    content.update(np.ascontiguousarray(inputs).data)
+    return content
 
 
 def client_names(count: int) -> list[str]:

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import ast
-import csv
 import math
 import re
 import struct
 import warnings
 import zlib
-from array import array
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsolve.arrays import Array, sides
-from fedsolve.errors import CONTROLS, DataError, brief, plain
+from fedsolve.data.arrow import read_parquet
+from fedsolve.data.reading import NUMBERS, Reading
+from fedsolve.data.sheets import Check, Content, content, read_csv
+from fedsolve.errors import DataError, brief, plain
 
 NAMES = "feature_names"
 OTHER = "other"  # columns that are neither features nor the label stand below it, as texts
-_LABELS = ("y", "label")
 _NPZ_KEYS = ("x", "y", "x_test", "y_test", "client")
-_WORDS = {"y": "label", "client": "client"}
-_LONGEST_TEXT = 200  # characters of a label or a client: an array of texts takes as much for each as for the longest
 _MAGIC = b"\x93NUMPY"
 _NPY_HEADERS = {b"\x01\x00": "<H", b"\x02\x00": "<I"}  # how the length of the header is written, by version
 _LONGEST_NPY_HEADER = 10_000  # NumPy's own limit
 _UNPACKED = 2**25  # bytes that any packed file may hold, however small it is
 _PACKED = 500  # and how many times its own size beyond that; only a file of almost nothing but zeros packs better
 _CHUNK = 2**20  # bytes that are unpacked at a time
-_CONTROL = re.compile(f"[{CONTROLS}]")
 
 
 def read_columns(path: Path, features: Sequence[str] = ()) -> dict[str, Array]:
     """`x` and, where they are there, `y`, `client`, `x_test`, `y_test` of a file, and the names of its columns.
 
+    Every cell of `x` is a number. Tables with texts and empty cells are read by `read_content`.
     Where `features` are named, a table may hold other columns besides: they come along as texts, below `OTHER`.
     """
     reader = READERS.get(path.suffix.lower())
@@ -61,7 +58,7 @@ def _npz(path: Path, features: Sequence[str]) -> dict[str, Array]:
             members = {key: f"{key}.npy" for key in _NPZ_KEYS if f"{key}.npy" in archive.namelist()}
             infos = {key: archive.getinfo(name) for key, name in members.items()}
             announced = sum(info.file_size for info in infos.values())
-            _check_announced(path, announced, "write it without compression, by numpy.savez")
+            _check_announced(path, "write it without compression, by numpy.savez", announced)
             if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in infos.values()):
                 raise ValueError("it is packed by another method than numpy.savez uses")
             return {key: _member(archive, info.filename, info.file_size) for key, info in infos.items()}
@@ -75,7 +72,7 @@ def _npz(path: Path, features: Sequence[str]) -> dict[str, Array]:
         raise DataError(f"{path} is damaged or not an .npz file of plain arrays ({reason})") from error
 
 
-def _check_announced(path: Path, announced: int, way_out: str) -> None:
+def _check_announced(path: Path, way_out: str, announced: int) -> None:
     """Refuse a small file that says it holds a lot, before room is made for that."""
     size = path.stat().st_size
     if announced > _UNPACKED + _PACKED * size:
@@ -137,172 +134,35 @@ def _npy_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], bool, tuple[
 _PLAIN_TYPE = re.compile(r"\|b1|\|[iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|(\|S|[<>]U)[1-9]\d{0,6}")
 
 
-# --- csv ---
+# --- tables of text, and Parquet ---
 
 
-def _csv(path: Path, features: Sequence[str]) -> dict[str, Array]:
-    """One pass over the file: each row is checked, its numbers are converted, its label and client kept as texts."""
+def read_content(path: Path, reading: Reading, check: Check | None = None, *, wanted: bool = True) -> Content:
+    """The columns of a .csv or .parquet file as they are read by, or one error with all that is wrong with it.
+
+    `wanted` says whether there must be a label; `check` looks at the labels.
+    """
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise DataError(f"{path} is no table whose columns have names: wanted a file that ends in .csv or .parquet")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return _csv_columns(file, str(path), features)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV file in UTF-8 ({error})") from error
-
-
-def _csv_columns(file: TextIO, source: str, features: Sequence[str]) -> dict[str, Array]:
-    reader = csv.reader(file)
-    header = [name.strip() for name in next(reader, [])]
-    columns = _columns(header, source, features)
-    order = {name: place for place, name in enumerate(header)}
-    places = [order[name] for name in columns["x"]]
-    numbers = _fields(places)
-    names = {key: columns[key][0] for key in ("y", "client") if columns[key]}
-    names |= {f"{OTHER}/{name}": name for name in columns[OTHER]}
-    texts: dict[str, list[str]] = {key: [] for key in names}
-    text_places = [(order[names[key]], cells) for key, cells in texts.items()]
-    values, fault, rows = array("d"), "", 0
-    for row in reader:
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise DataError(f"{source}: line {reader.line_num} has {len(row)} fields, the header {len(header)}")
-        fields = numbers(row)
-        joined = "".join(fields)  # `float` alone also takes 1_000 and digits of other scripts
-        try:
-            values.extend(map(_strict_float if "_" in joined or not joined.isascii() else float, fields))
-        except ValueError:
-            fault = fault or _not_a_number(fields, columns["x"], rows)
-        for place, cells in text_places:
-            cells.append(row[place])
-        rows += 1
-    if not rows:
-        raise DataError(f"{source} holds no samples")
-    if fault:
-        raise DataError(f"{source}: {fault}")
-    arrays: dict[str, Array] = {"x": np.frombuffer(values, np.float64).reshape(rows, len(places))}
-    for key, cells in texts.items():
-        stripped = [text.strip() for text in cells]
-        if key not in _WORDS:
-            arrays[key] = np.array(stripped, dtype=object)  # notes of any length
-            continue
-        if "" in stripped:
-            raise DataError(f"{source}: the {_WORDS[key]} in row {stripped.index('')} is missing")
-        _check_lengths(stripped, f"{source}: the {_WORDS[key]}")
-        arrays[key] = labels_of(stripped) if key == "y" else np.array(stripped)
-    return arrays | {NAMES: np.array(columns["x"])}
-
-
-def _fields(places: list[int]) -> Callable[[list[str]], Sequence[str]]:
-    """What takes the fields at these places from a row; one slice where they stand side by side."""
-    if places == list(range(places[0], places[-1] + 1)):
-        return itemgetter(slice(places[0], places[-1] + 1))
-    return itemgetter(*places)
-
-
-def _strict_float(text: str) -> float:
-    """The number in a text of ASCII characters without underscores; blanks around it may be of any kind."""
-    stripped = text.strip()
-    if "_" in stripped or not stripped.isascii():
-        raise ValueError(text)
-    return float(stripped)
-
-
-def _not_a_number(fields: Sequence[str], names: Sequence[str], row: int) -> str:
-    """Which column holds something else in this row, in words."""
-    for field, name in zip(fields, names, strict=True):
-        try:
-            _strict_float(field)
-        except ValueError:
-            return f"column {name!r} must hold numbers; got {field!r} in row {row}"
-    return f"every feature must be a number; row {row} has one that is none"
-
-
-# --- parquet ---
-
-
-def _parquet(path: Path, features: Sequence[str]) -> dict[str, Array]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(f"reading {path} needs pyarrow: pip install 'fedsolve[data]'") from error
-    try:
-        announced = pq.read_metadata(path)
-        _check_announced(path, 8 * announced.num_rows * announced.num_columns, "write it as an .npz file")
-        table = pq.read_table(path)
-        columns = _columns(table.column_names, str(path), features)
-        arrays: dict[str, Array] = {}
-        texts = [name for name in columns["x"] if not _is_number(pa, table.schema.field(name).type)]
-        if texts:
-            raise DataError(f"{path}: column {texts[0]!r} must hold numbers; encode it or leave it out")
-        arrays["x"] = np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns["x"]])
-        for key in ("y", "client"):
-            if columns[key]:
-                column = table[columns[key][0]]
-                if pa.types.is_dictionary(column.type):
-                    column = column.cast(column.type.value_type)
-                texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-                if not texts and not _is_number(pa, column.type):
-                    raise DataError(f"{path}: {_WORDS[key]}s must be numbers or texts; got {column.type}")
-                if column.null_count:
-                    raise DataError(f"{path}: a {_WORDS[key]} is missing")
-                if texts:
-                    words = column.to_pylist()
-                    _check_lengths(words, f"{path}: the {_WORDS[key]}")
-                arrays[key] = np.array(words) if texts else column.to_numpy()
-        arrays |= {f"{OTHER}/{name}": _texts(table[name]) for name in columns[OTHER]}
-        return arrays | {NAMES: np.array(columns["x"])}
-    except (pa.ArrowException, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        if isinstance(error, DataError):
-            raise
-        reason = plain(str(error)) or type(error).__name__
-        raise DataError(f"{path} is damaged or not a Parquet file ({reason})") from error
-
-
-def _texts(column: Any) -> NDArray[np.object_]:
-    return np.array(["" if value is None else str(value) for value in column.to_pylist()], dtype=object)
-
-
-def _is_number(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _columns(names: list[str], source: str, features: Sequence[str]) -> dict[str, list[str]]:
-    """Which columns are features, which is the label, which the client, and which are none of these."""
-    for name in names:
-        if len(name) > _LONGEST_TEXT or _CONTROL.search(name):
-            raise DataError(
-                f"{source}: a column's name has at most {_LONGEST_TEXT} characters, and no control character; got "
-                f"{brief(name)}"
+        if path.suffix.lower() == ".csv":
+            sheet = read_csv(path, reading, labels_of, wanted=wanted)
+        else:
+            sheet = read_parquet(
+                path, reading, partial(_check_announced, path, "write it as an .npz file"), wanted=wanted
             )
-    if len(set(names)) != len(names):
-        raise DataError(f"{source}: column names must differ; got {', '.join(names)}")
-    label = [name for name in _LABELS if name in names]
-    if len(label) > 1:
-        raise DataError(f"{source} has columns {' and '.join(label)}; which is the label? Leave one out")
-    if features:
-        present, taken = set(names), {*features, *label}
-        missing = [name for name in features if name not in present]
-        others = [name for name in names if name not in taken]
-        if missing:
-            besides = [name for name in others if name != "client"]
-            said = f" and has {', '.join(besides)} besides" if besides else ""  # one of them may be it, misspelt
-            raise DataError(
-                f"{source}: it lacks {', '.join(missing)}{said}; the model takes the columns {', '.join(features)}"
-            )
-        return {"x": list(features), "y": label, "client": [], OTHER: others}
-    client = [name for name in names if name == "client"]
-    numbers = [name for name in names if name not in (*label, *client)]
-    if not numbers:
-        raise DataError(f"{source} has no feature columns; its columns are {', '.join(names) or 'missing'}")
-    return {"x": numbers, "y": label, "client": client, OTHER: []}
+        return content(sheet, reading, check)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {' '.join((error.strerror or str(error)).split())}") from error
 
 
-def _check_lengths(texts: Sequence[str], what: str) -> None:
-    """Refuse a text so long that an array, which takes as much for each as for the longest, would be huge."""
-    row, length = max(enumerate(map(len, texts)), key=itemgetter(1), default=(0, 0))
-    if length > _LONGEST_TEXT:
-        raise DataError(f"{what} in row {row} has {length} characters; at most {_LONGEST_TEXT} are possible")
+def _numbers(path: Path, features: Sequence[str]) -> dict[str, Array]:
+    """A table in which every cell of a feature is a number."""
+    reading = Reading(columns=NUMBERS, kinds=dict.fromkeys(features, NUMBERS))
+    found = read_content(path, reading, wanted=False)
+    arrays = {"x": np.asarray(found.inputs), "y": found.labels, "client": found.client}
+    others = {f"{OTHER}/{name}": np.array(cells, dtype=object) for name, cells in found.others.items()}
+    return {key: array for key, array in arrays.items() if array is not None} | others | {NAMES: np.array(found.names)}
 
 
 def labels_of(texts: Sequence[str]) -> Array:
@@ -326,6 +186,14 @@ def labels_of(texts: Sequence[str]) -> Array:
     return np.array([numbers[text] for text in texts])
 
 
+def _strict_float(text: str) -> float:
+    """The number in a text of ASCII characters without underscores; blanks around it may be of any kind."""
+    stripped = text.strip()
+    if "_" in stripped or not stripped.isascii():
+        raise ValueError(text)
+    return float(stripped)
+
+
 def _is_integer(text: str, digits: int = 18) -> bool:
     """Whether a text is how an integer is written, with so many digits at most: 64 bits hold 18 of them."""
     number = text.removeprefix("-")
@@ -333,5 +201,5 @@ def _is_integer(text: str, digits: int = 18) -> bool:
 
 
 READERS: dict[str, Callable[[Path, Sequence[str]], dict[str, Array]]]
-READERS = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+READERS = {".npz": _npz, ".csv": _numbers, ".parquet": _numbers}
 ENDINGS = tuple(READERS)

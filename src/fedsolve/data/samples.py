@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsolve.arrays import Array, Float, finite
 from fedsolve.errors import DataError
+from fedsolve.features.cells import Cells
 from fedsolve.features.images import ANY_SIZE, Inputs, Pictures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
     """Inputs (n, ...) and their labels, read-only: class numbers (n,), or the numbers that are predicted (n, d).
+
+    Before a feature map made numbers of them, the inputs of a table are its `Cells`, which no method ever sees.
 
     >>> Samples(np.zeros((4, 3)), np.array([0, 1, 1, 0]))
     Samples(4 samples, inputs float64 (3,))
@@ -28,7 +31,8 @@ class Samples:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"Samples({len(self)} samples, inputs {self.inputs.dtype} {self.inputs.shape[1:]})"
+        kind = "cells" if isinstance(self.inputs, Cells) else self.inputs.dtype
+        return f"Samples({len(self)} samples, inputs {kind} {self.inputs.shape[1:]})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,16 +46,19 @@ class Unread:
         return f"Unread({len(self.labels)} pictures)"
 
 
-def read_only(inputs: Array, labels: NDArray[Any]) -> Samples:
+def read_only(inputs: Array | Cells, labels: NDArray[Any]) -> Samples:
     """Samples of views that cannot be written to, so that no method changes what it is given."""
-    inputs, labels = inputs.view(), labels.view()
-    inputs.flags.writeable = labels.flags.writeable = False
-    return Samples(inputs, labels)
+    if isinstance(inputs, np.ndarray):
+        inputs = inputs.view()
+        inputs.flags.writeable = False
+    labels = labels.view()
+    labels.flags.writeable = False
+    return Samples(cast(Array, inputs), labels)
 
 
-def shape_of(inputs: Inputs) -> tuple[int, ...]:
+def shape_of(inputs: Inputs | Cells) -> tuple[int, ...]:
     """The shape of one input; `ANY_SIZE` for pictures in their files."""
-    return inputs.shape[1:] if isinstance(inputs, np.ndarray) else ANY_SIZE
+    return inputs.shape[1:] if isinstance(inputs, np.ndarray | Cells) else ANY_SIZE
 
 
 def check_inputs(inputs: ArrayLike, whose: str) -> Array:

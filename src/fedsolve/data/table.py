@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsolve.arrays import Array
 from fedsolve.data.federation import Client, Federation, check_name, client_names, federation_of
 from fedsolve.data.partition import ByClient, Partition, Rows, parse, top_up
+from fedsolve.data.persons import first_rows, held_out, numbered, rows_of, shared
 from fedsolve.data.samples import (
     Samples,
     Unread,
@@ -26,12 +27,16 @@ from fedsolve.data.samples import (
 from fedsolve.data.target import Classes, Target, target_words
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.features import columns, fitting, maps
 from fedsolve.features.cache import extract
+from fedsolve.features.cells import Cells
 from fedsolve.features.images import Inputs, Pictures
 from fedsolve.features.maps import FeatureMap, Identity
 from fedsolve.parameters import whole
 from fedsolve.progress import Progress
 from fedsolve.rng import derive
+
+BLOCK = 2**16  # rows that cells are made numbers of at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +48,7 @@ class Table:
     """
 
     name: str
-    inputs: Inputs
+    inputs: Inputs | Cells
     labels: NDArray[Any]  # class numbers, or one row of numbers per sample
     target: Target
     test: Samples | Unread | None = None  # an official test set
@@ -53,6 +58,7 @@ class Table:
     raw: tuple[int, ...] = ()  # the shape of one input before that
     skipped: tuple[str, ...] = ()  # files that were left out, and why
     layout: str = ""  # how labels were found in folders, in words
+    person: NDArray[np.int64] | None = None  # whose each row is, as a number
 
     def __repr__(self) -> str:
         return (
@@ -64,7 +70,7 @@ class Table:
     def make(
         cls,
         name: str,
-        inputs: ArrayLike | Pictures,
+        inputs: ArrayLike | Pictures | Cells,
         labels: ArrayLike,
         *,
         test: tuple[ArrayLike | Pictures, ArrayLike] | None = None,
@@ -74,9 +80,10 @@ class Table:
         feature_names: Sequence[str] = (),
         skipped: Sequence[str] = (),
         layout: str = "",
+        person: ArrayLike | None = None,
     ) -> Table:
         """A checked table. Without a `target`, labels are the numbers of classes, which `class_names` may name."""
-        x: Inputs = inputs if isinstance(inputs, Pictures) else check_inputs(inputs, name)
+        x: Inputs | Cells = inputs if isinstance(inputs, Pictures | Cells) else check_inputs(inputs, name)
         read = check_labels if target is None else target.read
         y, shape = read(labels, name), shape_of(x)
         if len(x) != len(y):
@@ -91,6 +98,9 @@ class Table:
             raise DataError(f"{name}: 'client' must name the owner of each of {len(x)} rows; got shape {owners.shape}")
         if owners is not None and owners.dtype.kind not in "iuU":
             raise DataError(f"{name}: 'client' must hold integers or texts; got {owners.dtype}")
+        persons = None if person is None else numbered(np.asarray(person))
+        if persons is not None and persons.shape != (len(x),):
+            raise DataError(f"{name}: 'person' must say whose each of {len(x)} rows is; got {len(persons)}")
         return cls(
             name,
             x,
@@ -98,10 +108,11 @@ class Table:
             target,
             official,
             owners,
-            tuple(feature_names),
+            inputs.names if isinstance(inputs, Cells) else tuple(feature_names),
             raw=shape,
             skipped=tuple(skipped),
             layout=layout,
+            person=persons,
         )
 
     @property
@@ -125,9 +136,10 @@ class Table:
         if limit >= len(self.labels):
             return self
         rows = np.sort(derive(seed, "limit").permutation(len(self.labels))[:limit])
-        inputs = self.inputs[rows] if isinstance(self.inputs, np.ndarray) else self.inputs.take(rows)
+        inputs = self.inputs.take(rows) if isinstance(self.inputs, Pictures) else self.inputs[rows]
         owners = None if self.client is None else self.client[rows]
-        return replace(self, inputs=inputs, labels=self.labels[rows], client=owners)
+        persons = None if self.person is None else numbered(self.person[rows])
+        return replace(self, inputs=inputs, labels=self.labels[rows], client=owners, person=persons)
 
     def with_features(self, features: FeatureMap, progress: Progress | None = None) -> Table:
         """The same table with its inputs replaced by their features, from the cache where they take time."""
@@ -140,7 +152,7 @@ class Table:
 
     def stacked(self) -> Table:
         """The same table with its pictures, which must have one size, in one array."""
-        if isinstance(self.inputs, np.ndarray):
+        if not isinstance(self.inputs, Pictures):
             return self
         inputs, test = self.inputs.stacked(), self.test
         if isinstance(test, Unread):
@@ -166,13 +178,17 @@ class Table:
         seed: int = 0,
         test: float | str = 0.2,
         min_samples: int = 2,
+        features: str = "",
     ) -> Federation:
         """Spread the rows over clients, and give each client a test set.
 
         `test` is a share of each client's own rows; or "official": the official test set, dealt out in the class
         proportions of the clients; or "global": all of it for everybody. Clients with fewer than `min_samples` get some
         from the largest; natural clients are left as they are. Where the target is numbers, their tenths are what
-        classes are else.
+        classes are else. Where the table knows persons, all rows of one are trained on, or all are tested on.
+
+        Texts and empty cells become numbers here: `columns` is fitted to the rows that clients train on, and `features`
+        may name maps behind it.
 
         >>> table = Table.make("small", np.arange(40.0).reshape(20, 2), [0, 1] * 10)
         >>> [len(client.train) for client in table.split("iid", clients=4, test=0.2).clients.values()]
@@ -186,10 +202,15 @@ class Table:
         table = self.stacked()
         names, owners = table._owners(natural, clients)
         rng = derive(seed, "partition")
-        by = owners if owners is not None else self.target.strata(self.labels, self.labels)
+        persons = None if natural else self.person
+        labels = self.target.strata(self.labels, self.labels)
+        by = owners if owners is not None else labels if persons is None else labels[first_rows(persons)]
         parts = partition(by, len(names), rng)
         parts, moved = (parts, 0) if natural else top_up(parts, min_samples, rng)
-        return table._spread(parts, names, seed, test, moved)
+        if persons is not None:
+            parts = rows_of(parts, persons)
+        train, held = table._held(parts, names, seed, test)
+        return table._spread(train, held, names, moved, table._fitted(features, train))
 
     def owned_by(self, client: str, *, seed: int = 0, test: float | str = 0.2) -> Federation:
         """All rows as those of one client, whatever the table says of owners: a site's file, of one class or more.
@@ -198,21 +219,59 @@ class Table:
         Client('ward-a', 2 train, 0 test)
         """
         check_name(client)
-        return self.stacked()._spread([np.arange(len(self.labels))], [client], seed, test)
+        table = self.stacked()
+        train, held = table._held([np.arange(len(self.labels))], [client], seed, test)
+        return table._spread(train, held, [client])
 
-    def _spread(self, parts: list[Rows], names: list[str], seed: int, test: float | str, moved: int = 0) -> Federation:
-        """The federation in which each client has its part of the rows, less what it is tested on."""
-        table_inputs = np.asarray(self.inputs)
-        train, tests = self._test_rows(table_inputs, parts, names, seed, test)
+    def _fitted(self, features: str, train: list[Rows]) -> FeatureMap | None:
+        """The map that makes numbers of cells, fitted to the rows that clients train on; None where there are none."""
+        if not isinstance(self.inputs, Cells):
+            if features:
+                raise ParameterError(f"{self.name} holds numbers: give it features by with_features, or fitted behind")
+            return None
+        first = maps.parts(features)[0].partition(":")[0] if features else ""
+        rest = f"+{features}" if features not in ("", str(Identity())) else ""
+        # Sums are exact, so that those of any blocks of rows give the bits that those of the clients' rows give.
+        rows = np.sort(np.concatenate(train))
+        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        text = features if first == columns.NAME else columns.NAME + rest
+        return fitting.fit(text, fitting.Taken(self.inputs, blocks))
+
+    def _spread(
+        self,
+        train: list[Rows],
+        held: Sequence[Rows | Samples],
+        names: list[str],
+        moved: int = 0,
+        features: FeatureMap | None = None,
+    ) -> Federation:
+        """The federation in which each client trains on its rows, and is tested on others, or on samples of its own."""
+        task = self.task if features is None else replace(self.task, features=features)
+
+        def numbers(rows: Rows) -> Array | Cells:
+            """These rows as methods see them; made from cells in blocks, so that cells are not all there twice."""
+            if features is None or not isinstance(self.inputs, Cells):
+                return self.inputs[rows] if isinstance(self.inputs, Cells) else np.asarray(self.inputs)[rows]
+            made = np.zeros((len(rows), task.width))
+            for start in range(0, len(rows), BLOCK):
+                part, block = self.inputs[rows[start : start + BLOCK]], made[start : start + BLOCK]
+                if isinstance(features, columns.Columns):
+                    features.write(part, block)
+                else:
+                    block[:] = extract(features, part)
+            return made
+
         # Rows are put in client order once; every client then is a view of one array.
         order = np.concatenate(train)
-        inputs, labels = table_inputs[order], self.labels[order]
+        inputs, labels = numbers(order), self.labels[order]
         ends = np.cumsum([len(rows) for rows in train])
         clients = {}
-        for name, rows, end, held_out in zip(names, train, ends, tests, strict=True):
+        for name, rows, end, out in zip(names, train, ends, held, strict=True):
             place = slice(end - len(rows), end)
-            clients[name] = Client(name, read_only(inputs[place], labels[place]), held_out)
-        return federation_of(self.task, clients, self.name, moved)
+            tests = out if isinstance(out, Samples) else read_only(numbers(out), self.labels[out])
+            persons = None if self.person is None else len(np.unique(self.person[rows]))
+            clients[name] = Client(name, read_only(inputs[place], labels[place]), tests, persons)
+        return federation_of(task, clients, self.name, moved)
 
     def _owners(self, natural: bool, clients: int | None) -> tuple[list[str], NDArray[Any] | None]:
         """The names of the clients, and the owner of each row where the table says it."""
@@ -233,10 +292,10 @@ class Table:
             check_name(name)
         return names, self.client
 
-    def _test_rows(
-        self, inputs: Array, parts: list[Rows], names: list[str], seed: int, test: float | str
-    ) -> tuple[list[Rows], list[Samples]]:
-        """The rows that each client trains on, and the samples it is tested on."""
+    def _held(
+        self, parts: list[Rows], names: list[str], seed: int, test: float | str
+    ) -> tuple[list[Rows], Sequence[Rows | Samples]]:
+        """The rows that each client trains on, and the rows or samples that it is tested on."""
         if isinstance(test, str):
             if test not in ("official", "global"):
                 raise ParameterError(f"test must be a share from 0 to 1, 'official' or 'global'; got {test!r}")
@@ -248,13 +307,18 @@ class Table:
         if not 0 <= test < 1:
             raise ParameterError(f"test must be a share from 0 up to but not including 1; got {test!r}")
         train, tests = [], []
+        everywhere = None if self.person is None else shared(parts, self.person)
         for name, rows in zip(names, parts, strict=True):
-            shuffled = derive(seed, "test", name).permutation(rows)
+            rng = derive(seed, "test", name)
+            if self.person is not None and everywhere is not None:
+                tests.append(held_out(rows, self.person, everywhere, test, rng))
+                train.append(np.setdiff1d(rows, tests[-1]))
+                continue
+            shuffled = rng.permutation(rows)
             # At least one sample for testing where there are two, and always one for training.
             held = min(len(rows) - 1, max(round(test * len(rows)), 1 if test > 0 else 0))
             train.append(np.sort(shuffled[held:]))
-            held_out = np.sort(shuffled[:held])
-            tests.append(read_only(inputs[held_out], self.labels[held_out]))
+            tests.append(np.sort(shuffled[:held]))
         return train, tests
 
     def _deal(self, parts: list[Rows], test: Samples, rng: np.random.Generator) -> list[Samples]:

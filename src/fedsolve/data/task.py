@@ -12,8 +12,9 @@ from fedsolve.data.target import Classes as Classes
 from fedsolve.data.target import Numbers as Numbers
 from fedsolve.data.target import Target as Target
 from fedsolve.errors import CONTROLS, DataError, ParameterError, brief, plain
+from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
-from fedsolve.features.maps import FeatureMap, Identity, described, difference, from_words, in_words, space
+from fedsolve.features.maps import Chain, FeatureMap, Identity, described, difference, from_words, in_words, space
 from fedsolve.parameters import whole
 from fedsolve.texts import read_json
 
@@ -70,8 +71,10 @@ class Task:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the features, where they are the numbers of an input one by one; else none."""
-        kept = set(self.features.identity.split("+")) <= {"identity", "unit", "ones"}
-        return self.feature_names if kept else ()
+        first, *rest = self.features.maps if isinstance(self.features, Chain) else (self.features,)
+        names = first.names if isinstance(first, Columns) else self.feature_names
+        alone = [*rest] if isinstance(first, Columns) else [first, *rest]
+        return names if {each.identity for each in alone} <= {"identity", "unit", "ones"} else ()
 
     @property
     def space(self) -> int:

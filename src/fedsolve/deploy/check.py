@@ -20,6 +20,7 @@ import numpy as np
 
 from fedsolve import disk
 from fedsolve.data import catalog
+from fedsolve.data.reading import Reading
 from fedsolve.data.table import Table
 from fedsolve.data.target import target_words
 from fedsolve.deploy import certificates
@@ -61,7 +62,10 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
 
     @cache
     def table() -> Table:
-        return catalog.load(str(folder / settings["DATA"]))
+        reading = Reading.of({name.lower(): value for name, value in settings.items()})
+        return catalog.load(
+            str(folder / settings["DATA"]), reading=reading.for_features(features or settings.get("FEATURES", ""))
+        )
 
     looks: list[tuple[str, Callable[[], str]]] = [
         ("version", lambda: _check_version(settings.get("VERSION", VERSION))),

@@ -77,8 +77,9 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
 
 def _write_site(folder: Path, name: str, address: str, port: int) -> None:
     settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
+    table = dict.fromkeys(("LABEL", "DROP", "PERSON", "TASK", "DATE_AS", "ENCODING"), "")  # which column is what
     rules = {item.name.upper(): _setting(item.default) for item in fields(Policy)}
-    write(folder / "site.env", env_text({**settings, "PORT": str(port), "VERSION": VERSION, **rules}))
+    write(folder / "site.env", env_text({**settings, **table, "PORT": str(port), "VERSION": VERSION, **rules}))
     write(folder / "start.sh", template("site/start.sh", switches=_exports()), script=True)
 
 

@@ -18,6 +18,8 @@ from fedsolve import codec, disk
 from fedsolve.arrays import Array
 from fedsolve.errors import DataError
 from fedsolve.features.backbone import Backbone
+from fedsolve.features.cells import Cells
+from fedsolve.features.columns import Columns
 from fedsolve.features.images import Inputs
 from fedsolve.features.maps import Chain, FeatureMap
 from fedsolve.features.patches import Patches
@@ -35,12 +37,18 @@ def folder() -> Path | None:
     return (Path(home) if home else Path.home() / ".cache") / "fedsolve"
 
 
-def extract(features: FeatureMap, inputs: Inputs, progress: Progress | None = None, *, keep: bool = True) -> Array:
+def extract(
+    features: FeatureMap, inputs: Inputs | Cells, progress: Progress | None = None, *, keep: bool = True
+) -> Array:
     """The features of inputs; those that take time from the cache, and into it, unless told not to `keep` them."""
     if isinstance(features, Chain):
         for each in features.maps:
             inputs = extract(each, inputs, progress, keep=keep)
         return np.asarray(inputs)
+    if isinstance(inputs, Cells):
+        if isinstance(features, Columns):
+            return features(inputs)
+        inputs = np.asarray(inputs)
     if not isinstance(features, Backbone | Patches):
         return features(np.asarray(inputs))
     home, total = folder() if keep else None, len(inputs)

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import DataError, ParameterError, unknown
-from fedsolve.features import backbone, patches, standard
+from fedsolve.features import backbone, columns, patches, standard
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
@@ -53,8 +53,17 @@ class FeatureMap(Protocol):
         ...
 
 
+class _Words:
+    """A map that its specification decides alone."""
+
+    @property
+    def identity(self) -> str:
+        """The specification, which decides everything."""
+        return str(self)
+
+
 @dataclass(frozen=True)
-class Identity:
+class Identity(_Words):
     """The inputs as they are."""
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -65,17 +74,12 @@ class Identity:
         """The inputs as they are, not copied."""
         return inputs
 
-    @property
-    def identity(self) -> str:
-        """The specification, which decides everything."""
-        return str(self)
-
     def __str__(self) -> str:
         return "identity"
 
 
 @dataclass(frozen=True)
-class UnitLength:
+class UnitLength(_Words):
     """Every input as a vector of length one; a zero vector stays zero."""
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,17 +90,12 @@ class UnitLength:
         """The inputs divided by their lengths."""
         return _unit(inputs)
 
-    @property
-    def identity(self) -> str:
-        """The specification, which decides everything."""
-        return str(self)
-
     def __str__(self) -> str:
         return "unit"
 
 
 @dataclass(frozen=True)
-class Ones:
+class Ones(_Words):
     """The inputs with a feature that is always one behind them."""
 
     def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -108,17 +107,12 @@ class Ones:
         rows = flat(inputs)
         return np.column_stack([rows, np.ones(len(rows), dtype=rows.dtype)])
 
-    @property
-    def identity(self) -> str:
-        """The specification, which decides everything."""
-        return str(self)
-
     def __str__(self) -> str:
         return "ones"
 
 
 @dataclass(frozen=True)
-class RandomProjection:
+class RandomProjection(_Words):
     """`size` random directions, then an activation.
 
     The scale: every input is brought to unit length and the entries of the matrix are standard normal, so each value
@@ -152,11 +146,6 @@ class RandomProjection:
             block = slice(start, start + ROWS)
             result[block] = activate(_unit(rows[block]) @ matrix)
         return result
-
-    @property
-    def identity(self) -> str:
-        """The specification: size, activation and seed decide the matrix and so the features."""
-        return str(self)
 
     def __str__(self) -> str:
         return f"random:{self.size},{self.activation},{self.seed}"
@@ -234,7 +223,12 @@ def _unit(inputs: Array) -> Float:
     return rows / np.where(length > 0, length, 1.0)
 
 
-_NAMES = ("identity", "unit", "ones", "random", standard.NAME, patches.NAME, *backbone.NAMES)
+_FITTED: dict[str, tuple[Callable[[str], FeatureMap], str]] = {
+    standard.NAME: (standard.Standardise.read, "ORIGIN/SCALE,..."),
+    patches.NAME: (patches.Patches.read, "...,numbers=..."),
+    columns.NAME: (columns.Columns.read, "NAME:MEAN/DEVIATION,NAME=LEVEL|LEVEL,..."),
+}
+_NAMES = ("identity", "unit", "ones", "random", *_FITTED, *backbone.NAMES)
 _JOINT = re.compile(r"\+(?=[a-z])")
 _JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,;+]|$))")  # a + inside a path is no joint
 
@@ -300,10 +294,6 @@ def _begun(identity: str) -> str:
     return "+".join("; ".join(part.split("; ")[:2]) if _is_network(part) else part for part in parts(identity))
 
 
-def _other(here: str, there: str) -> DataError:
-    return DataError(f"the features here are not the federation's: {difference(here, there)}")
-
-
 def _check_size(features: FeatureMap, inputs: tuple[int, ...]) -> None:
     """Refuse sizes that no federation has, before anything is allocated."""
     for each in features.maps if isinstance(features, Chain) else (features,):
@@ -330,19 +320,21 @@ def _plain(text: str) -> FeatureMap:
         raise unknown("feature map", name, _NAMES)
     if name == "random":
         return _parse_random(text, argument)
-    if text == standard.NAME or patches.unfitted(text):
-        form = "standardise:ORIGIN/SCALE,..." if name == standard.NAME else "patches:...,numbers=..."
+    if to_fit(text):
         raise ParameterError(
             f"{name} is fitted to a federation's samples, by `fedsolve run`, `compare` and `deploy run`; elsewhere "
-            f"give the fitted map, {form}, as the features of a model of such a run are written"
+            f"give the fitted map, {name}:{_FITTED[name][1]}, as the features of a model of such a run are written"
         )
-    if name == standard.NAME:
-        return standard.Standardise.read(argument)
-    if name == patches.NAME:
-        return patches.Patches.read(argument)
+    if name in _FITTED:
+        return _FITTED[name][0](argument)
     if colon:
         raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
     return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()
+
+
+def to_fit(part: str) -> bool:
+    """Whether one map of a specification is still to be fitted."""
+    return part == standard.NAME or patches.unfitted(part) is not None or columns.unfitted(part) is not None
 
 
 def absent(text: str) -> str:
@@ -394,3 +386,7 @@ def difference(mine: str, other: str) -> str:
     only_here = [part for part in here if part not in there]
     only_there = [part for part in there if part not in here]
     return f"{', '.join(only_here) or 'nothing more'} here, {', '.join(only_there) or 'nothing more'} there"
+
+
+def _other(here: str, there: str) -> DataError:
+    return DataError(f"the features here are not the federation's: {difference(here, there)}")

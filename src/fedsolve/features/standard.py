@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsolve.arrays import Array, Arrays, Float, finite, flat
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.features import exact
 
 NAME = "standardise"
 WIDEST = 2**16  # features: each stands in the specification
@@ -95,19 +96,7 @@ def sums(inputs: Array, origin: Sequence[float] | None = None) -> Arrays:
         values = rows if origin is None else np.square(rows - np.array(origin))
     if not finite(values):
         raise DataError(f"{NAME} takes finite numbers whose squares are finite, too; scale the features down")
-    columns = [_pieces(column) for column in values.T.tolist()]
-    pieces = np.zeros((len(columns), max(map(len, columns))))
-    for place, column in enumerate(columns):
-        pieces[place, : len(column)] = column
-    return {"count": np.array(len(rows)), "sums": pieces}
-
-
-def _pieces(values: list[float]) -> list[float]:
-    """The rounded sum, what that leaves, and so on until nothing is left."""
-    pieces = [math.fsum(values)]
-    while rest := math.fsum([*values, *(-piece for piece in pieces)]):
-        pieces.append(rest)
-    return pieces
+    return {"count": np.array(len(rows)), "sums": exact.rows(map(exact.pieces, values.T))}
 
 
 def fit(clients: Iterable[Array]) -> Standardise:
@@ -132,4 +121,4 @@ def _total(replies: Iterable[Arrays]) -> tuple[int, Float]:
     for reply in replies:
         count += int(reply["count"])
         columns.append(reply["sums"])
-    return count, np.array([math.fsum(row) for row in np.hstack(columns).tolist()])
+    return count, exact.totals(np.hstack(columns))

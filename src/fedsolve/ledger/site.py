@@ -13,6 +13,7 @@ from fedsolve.arrays import Array, take
 from fedsolve.data import catalog
 from fedsolve.data.align import align
 from fedsolve.data.federation import client_names
+from fedsolve.data.reading import Reading
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
 from fedsolve.errors import DataError, ParameterError, unknown
@@ -96,7 +97,7 @@ def personal(
 
 def task_of(data: str, features: str, progress: Progress | None = None) -> Task:
     """The task that a table poses: classes, names, and the shape of its inputs."""
-    table = catalog.load(data, progress=progress)
+    table = catalog.load(data, progress=progress, reading=Reading().for_features(features))
     feature_map = maps.parse(features)
     if table.raw == ANY_SIZE and feature_map == maps.Identity():
         raise DataError(f"the pictures of {data} need a feature map: name it with --features")
@@ -122,7 +123,9 @@ def samples(data: str, task: Task, client: str, progress: Progress | None = None
 
     Where the data name the owner of each row, the client's own rows are taken.
     """
-    table = align(catalog.load(data, progress=progress), task, data)
+    label = task.target.names if task.target.kind == "numbers" else ()
+    reading = Reading(label=label).for_features(str(task.features))
+    table = align(catalog.load(data, progress=progress, reading=reading), task, data)
     rows, labels = extract(task.features, table.inputs, progress), table.labels
     if table.client is not None:
         chosen = _rows_of(table.client, client)

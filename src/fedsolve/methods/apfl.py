@@ -12,7 +12,8 @@ and a client predicts Phi G + lam Psi P_k (14).
 Two things make `auto` as good as what is picked on a test set. G has seen the client's samples, so its scores there are
 better than on new ones, the more so the wider Phi is: the server says how much of itself a sample is predicted by, on
 average, and clients choose beta and lam with that taken out. And the gamma of least squared error is too much for the
-largest score to be the right one: a tenth of it is better (docs/results.md).
+largest score to be the right one: a tenth of it is better (docs/results.md). Where targets are numbers, squared error
+is what counts: gamma is as it is found, and the shared stream has an intercept that is not penalised.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fedsolve.solver import freedom, solution_of
 LESS = 0.1  # of the ridge of least squared error
 MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
 _WORDS = tuple(ACTIVATIONS)
-_SHARED = ("seeds", "weight", "sharpness")
+_SHARED = ("seeds", "weight", "intercept", "sharpness")
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ class APFL(Method):
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Fan et al., APFL (analytic, dual-stream), 2025"
     sends: ClassVar[str] = "Phi'Phi (one triangle) and Phi'Y of its training data, once"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     d_primary: int = parameters.number(1024, "features of the shared stream", low=1, integer=True)
     act_primary: str = parameters.choice("relu", _WORDS, "activation of the shared stream")
     gamma: float | str = parameters.number(
         "auto",
-        "ridge of the shared stream; auto: a tenth of the best by cross-validation on the sums alone",
+        "ridge of the shared stream; auto: by cross-validation on the sums alone, for classes a tenth of the best",
         low=0,
         auto=True,
     )
@@ -83,10 +85,13 @@ class APFL(Method):
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
         """APFL (10): the shared stream from the sum over those that answered."""
         total = Moments.from_arrays(replies)
-        gamma = LESS * choice.server_ridge("auto", total) if isinstance(self.gamma, str) else self.gamma
-        leverage = np.array(freedom(total, gamma) / total.count)
+        numbers = total.squares is not None
+        gamma = choice.server_ridge(self.gamma, total, intercept=numbers)
+        if isinstance(self.gamma, str) and not numbers:
+            gamma *= LESS
+        leverage = np.array(freedom(total, gamma, intercept=numbers) / total.count)
         start = {"seeds": state["seeds"], "gamma": np.array(gamma), "leverage": leverage}
-        return {**start, **linear.global_model(total, gamma)}
+        return {**start, **linear.global_model(total, gamma, intercept=numbers)}
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
         """The ridge of the shared stream, a sample's mean leverage in it, and how far it can be trusted."""
@@ -98,23 +103,25 @@ class APFL(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream."""
-        return {}, linear.moments(site, features=self._primary(message)).arrays()
+        numbers = site.task.target.kind == "numbers"
+        return {}, linear.moments(site, intercept=numbers, features=self._primary(message)).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""
         train = site.train
         prior = self.predict(message, train.inputs, site.task)
-        classes = linear.one_hot(train.labels, site.task.classes)
-        targets, rows = classes - prior, self._refine(message)(train.inputs)
+        wanted = site.task.target.rows(train.labels)
+        targets, rows = wanted - prior, self._refine(message)(train.inputs)
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
-        unseen = classes - targets / (1.0 - leverage)
+        unseen = wanted - targets / (1.0 - leverage)
         (beta, lam), sharpness = refinement.choose_beta_and_lam(
-            unseen, rows, targets, train.labels, float(message["sharpness"]), beta=self.beta, lam=self.lam
+            unseen, rows, targets, train.labels, float(message.get("sharpness", 0.0)), beta=self.beta, lam=self.lam
         )
         solution = solution_of(Moments.of(rows, targets), beta, solver="auto")
-        model = {name: message[name] for name in ("seeds", "weight")}
-        model |= {"refine": solution.weights, "lam": np.array(lam), "sharpness": np.array(sharpness)}
+        model = {name: message[name] for name in ("seeds", "weight", "intercept") if name in message}
+        model |= {"refine": solution.weights, "lam": np.array(lam)}
+        model |= {"sharpness": np.array(sharpness)} if sharpness else {}
         return Personal(model, {"beta": beta, "lam": lam})
 
     def shared(self, message: Arrays) -> Arrays | None:

@@ -27,6 +27,7 @@ class FedACnnL(Layerwise, Method):
     name: ClassVar[str] = "fedacnnl"
     paper: ClassVar[str] = "Gu et al., Analytic Personalized Federated Meta-Learning (FedACnnL), 2025"
     sends: ClassVar[str] = "X'X (one triangle) and X'Z of each layer's inputs and targets, once per layer"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (SplitInvariant(), OrderFree(), OneModel())
 
     @property
@@ -60,7 +61,7 @@ class FedACnnL(Layerwise, Method):
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the last layer there is."""
-        return layers.scores(self.reader(), model, inputs, task.classes)
+        return layers.scores(self.reader(), model, inputs, task.target)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times the sharpness of the last layer, which follows from its sums."""

@@ -12,6 +12,9 @@ a scale for the scores. Then what is left over: ridge on the residuals of the re
 and length. At last the three are mixed. Nothing is picked: candidates are averaged, each weighing by the cross-entropy
 of its left-out predictions on the client's own training data (`weigh`). Averages of linear models are linear models,
 so the result is one. A client whose data cannot tell candidates apart keeps the first: the federation's discriminant.
+
+Where targets are numbers, there are no shares and no discriminant: a client's model is least squares, drawn towards
+that of everybody else by two strengths, one for its slopes and one for its intercept (`families/ridge/towards.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy as np
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
-from fedsolve.families.ridge import linear
+from fedsolve.families.ridge import linear, towards
 from fedsolve.families.ridge.fits import Fitting, weigh
 from fedsolve.families.ridge.knowledge import Knowledge, class_shares, lost_features
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
@@ -37,19 +40,27 @@ SCALES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)  # of the discriminant; the first is
 STEEPER = (4.0, 8.0, 16.0, 32.0, 2.0)  # of least squares, whose scores are shares, not logarithms
 PARTS = 8  # mixtures of the three fits are in steps of an eighth
 _SENT = ("factor", "cross", "weight", "intercept")
+_SENT_FOR_NUMBERS = ("triangle", "cross", "count", "squares", "weight", "intercept")
 
 
 @dataclass(frozen=True)
 class FedPrior(Method):
-    """The federation's discriminant as a prior, moved to the client's class shares and residuals by leave-one-out."""
+    """The federation's discriminant as a prior, moved to the client's class shares and residuals by leave-one-out.
+
+    For numbers, the least squares of the others, moved to the client's own intercept and slopes.
+    """
 
     name: ClassVar[str] = "fedprior"
     paper: ClassVar[str] = "fedsolve's own"
     sends: ClassVar[str] = "F'F (one triangle) and F'Y of its training data, with a column of ones, once"
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OthersSplitInvariant(), OrderFree())
 
     shrink: float = parameters.number(
-        0.02, "share of the mean variance that is added to each variance within classes", low=1e-6, high=1e6
+        0.02,
+        "share of the mean variance that is added to each variance within classes; of no effect on numbers",
+        low=1e-6,
+        high=1e6,
     )
 
     def __post_init__(self) -> None:
@@ -61,12 +72,15 @@ class FedPrior(Method):
         return {"intercept": True}
 
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
-        """What is known about classes, and the global model, once there is something."""
-        return {name: state[name] for name in _SENT if name in state}
+        """What is known about classes, or the sums themselves, and the global model, once there is something."""
+        names = _SENT_FOR_NUMBERS if "squares" in state else _SENT
+        return {name: state[name] for name in names if name in state}
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
-        """The global model: the discriminant of all, with everybody's class shares."""
+        """The global model: the discriminant of all, with everybody's class shares, or the least squares of all."""
         total = Moments.from_arrays(replies)
+        if total.squares is not None:
+            return {**total.arrays(), **towards.global_state(total)}
         knowledge = Knowledge.of(total, self.shrink)
         weight, offset = knowledge.everybody().discriminant()
         shared = {"weight": weight, "intercept": offset + np.log(class_shares(knowledge.counts))}
@@ -74,11 +88,11 @@ class FedPrior(Method):
         return {**total.arrays(), **knowledge.arrays(), **shared, **lost}
 
     def figures(self, state: Arrays) -> Mapping[str, float]:
-        """How many samples the sums hold."""
-        return {"count": state["count"].item()} if "count" in state else {}
+        """How many samples the sums hold, and for numbers the ridge."""
+        return {name: state[name].item() for name in ("count", "ridge") if name in state}
 
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
-        """Features whose digits were lost in the scatter within classes."""
+        """Features whose digits were lost in the scatter within classes, or that only look constant."""
         return linear.warnings(state, task, intercept=True)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
@@ -86,8 +100,12 @@ class FedPrior(Method):
         return {}, linear.moments(site, intercept=True).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
-        """A mixture of three fits, weighed by their left-out predictions on the client's own training data."""
+        """A mixture of fits, weighed by their left-out predictions on the client's own training data."""
         train = site.train
+        if site.task.target.kind == "numbers":
+            total, features = Moments.from_arrays(message), linear.design(train, intercept=False)
+            line, moved = towards.own_line(total, features, train.labels, counted=site.counted)
+            return Personal(line._asdict(), moved)
         knowledge = Knowledge.from_arrays(message)
         rows = linear.design(train, intercept=False)
         others = knowledge.without(rows, train.labels) if site.counted else knowledge.everybody()
@@ -109,9 +127,9 @@ class FedPrior(Method):
         return Personal({"weight": mixed("weight"), "intercept": mixed("intercept")}, chosen)
 
     def shared(self, message: Arrays) -> Arrays | None:
-        """The global model, without what is sent beside it about classes."""
+        """The global model, without what is sent beside it."""
         return {name: message[name] for name in ("weight", "intercept") if name in message}
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """Scores of the linear model: logarithms of class shares, up to a constant per sample."""
+        """Scores of the linear model: logarithms of class shares, up to a constant per sample; or the numbers."""
         return linear.scores(model, inputs)

@@ -45,6 +45,7 @@ class PFedACnnL(Layerwise, Method):
     sends: ClassVar[str] = (
         "its label shares, encoded (or its mean input); X'X (one triangle) and X'Z of each layer's inputs and targets"
     )
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
     laws: ClassVar[tuple[Law, ...]] = (OrderFree(),)
 
     groups: int = parameters.number(10, "groups of clients; 1: all together", low=1, integer=True)
@@ -124,9 +125,9 @@ class PFedACnnL(Layerwise, Method):
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """PFedACnnL (13), layer by layer, once the group's network is complete; until then, what there is of it."""
-        trained, reader, train = len(layers.layers(message)), self.reader(), site.train
-        if trained <= int(reader.network.patches):  # nothing on labels so far: the client's own shares for everybody
-            return Personal({"shares": np.bincount(train.labels, minlength=site.task.classes) / len(train)})
+        trained, reader = len(layers.layers(message)), self.reader()
+        if trained <= int(reader.network.patches):  # nothing on labels so far: the client's own means for everybody
+            return Personal({"shares": groups.constant_answer(site.train.labels, site.task.outputs)})
         if not self.personal or trained < len(reader.stages(site.task)):
             return Personal(layers.network_of(message))
         return Personal(*own_network(reader, private, message, site, epsilon=self.epsilon, budget=self.budget))
@@ -139,7 +140,7 @@ class PFedACnnL(Layerwise, Method):
         """Scores of the last layer there is."""
         if "shares" in model:
             return np.tile(model["shares"], (len(inputs), 1))
-        return layers.scores(self.reader(), model, inputs, task.classes)
+        return layers.scores(self.reader(), model, inputs, task.target)
 
     def probabilities(self, model: Arrays, scores: Array) -> Array:
         """Softmax of the scores times a sharpness, chosen on left-out predictions where epsilon is."""

@@ -20,6 +20,7 @@ from fedsolve.metrics.figure import spread as spread
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {metric.name: metric for metric in (*classes.METRICS, *numbers.METRICS)}
 )
+KINDS: Mapping[str, tuple[Metric, ...]] = MappingProxyType({"classes": classes.METRICS, "numbers": numbers.METRICS})
 MAIN = {"classes": "accuracy", "numbers": "rmse"}  # the figure that is shown where there is room for one, by target
 
 
@@ -36,6 +37,6 @@ def figures(tally: Arrays) -> dict[str, float]:
     """
     if not tally:
         return {}
-    known = numbers.METRICS if "squares" in tally else classes.METRICS
+    known = KINDS["numbers" if "squares" in tally else "classes"]
     values = {metric.name: metric.value(tally) for metric in known}
     return {name: value for name, value in values.items() if value is not None}

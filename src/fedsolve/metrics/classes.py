@@ -315,8 +315,8 @@ def _auc(tally: Arrays) -> float | None:
 
 
 METRICS = (
-    Metric("accuracy", "higher", _accuracy, "share of right answers"),
-    Metric("balanced_accuracy", "higher", _balanced_accuracy, "mean recall of the classes that occur"),
+    Metric("accuracy", "higher", _accuracy, "share of right answers", share=True),
+    Metric("balanced_accuracy", "higher", _balanced_accuracy, "mean recall of the classes that occur", share=True),
     Metric("log_loss", "lower", _log_loss, "mean of -ln p, p the true class's probability, at least 1e-15"),
     Metric("brier", "lower", _brier, "mean of the sum over all classes of (p - 1 for the true, p - 0 for another)^2"),
     Metric("macro_f1", "higher", _macro_f1, "mean F1 of the classes that occur or are answered"),

@@ -30,6 +30,7 @@ class Metric:
     better: Better
     value: Callable[[Arrays], float | None]
     doc: str
+    share: bool = False  # of all: shown in percent
 
 
 def add(a: Arrays, b: Arrays) -> dict[str, Array]:

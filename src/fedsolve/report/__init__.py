@@ -1,6 +1,7 @@
 """One self-contained page from results on disk: figures to look at first, every number in a table behind them.
 
-`gather` reads the runs, `plots` draws them, `page` puts the page together; nothing is computed again.
+`runfile` reads the runs, `gather` says what belongs together, `plots` and `answers` draw, and `page` puts it together;
+nothing is computed again.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from pathlib import Path
 
 from fedsolve import disk
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.report.gather import Group, RunFile, Section, entries, gains, groups, per_client, sections
+from fedsolve.metrics import words
+from fedsolve.report.gather import Group, Section, gains, groups, per_client, sections
 from fedsolve.report.page import render
 from fedsolve.report.plots import STYLE
+from fedsolve.report.runfile import RunFile, entries
 from fedsolve.study.compare import FAILURE
 
 __all__ = [
@@ -41,8 +44,10 @@ def check() -> None:
         raise DataError("a report needs matplotlib: pip install 'fedsolve[report]'") from error
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
+def write(folders: Sequence[Path], out: Path, metric: str | None = None) -> Path:
     """Write the page for the runs in `folders`, and below them, to the file `out`.
+
+    Runs are compared by `metric`, where they have it; by default each by its own, accuracy or rmse.
 
     >>> write([Path("runs")], Path("figures.csv"))
     Traceback (most recent call last):
@@ -58,8 +63,24 @@ figures.html
     check()
     import matplotlib
 
+    if metric is not None:
+        words.check(metric)
+    runs = entries(folders)
+    if metric is not None:
+        _check_metric(metric, runs)
     with matplotlib.rc_context(STYLE):
-        text = render(entries(folders))
+        text = render(runs, metric or "")
     out.parent.mkdir(parents=True, exist_ok=True)
     disk.write_bytes(out, text.encode(), public=True)  # made to be handed on
     return out
+
+
+def _check_metric(metric: str, runs: Sequence[RunFile]) -> None:
+    """Refuse a metric that none of the runs has."""
+    succeeded = [run for run in runs if not run.failure]
+    kinds = {str(run.task.get("kind", "classes")) for run in succeeded}
+    if len(kinds) == 1:
+        words.check(metric, *kinds)
+    had = sorted({name for run in succeeded for name in (*run.metrics(), "accuracy") if run.figures("own", name)})
+    if succeeded and metric not in had:
+        raise DataError(f"no run has the metric {metric!r}; they have {', '.join(had) or 'none'}: name another")

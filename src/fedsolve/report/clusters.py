@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.report import plots
-from fedsolve.report.gather import Column, Group, RunFile
-from fedsolve.report.tables import cell, count, share, whole
+from fedsolve.metrics import words
+from fedsolve.report import matrices
+from fedsolve.report.gather import Group
+from fedsolve.report.runfile import Column, RunFile
+from fedsolve.report.tables import cell, count, figure, whole
 
 NAMED = 12  # members of a group that are named before a click
 
@@ -80,12 +82,10 @@ def sections(groups: Sequence[Group], level: str) -> str:
         found = clusters(run)
         title = "Groups" if len(shown) == 1 else f"Groups of {html.escape(group.name)}"
         figures = "".join(
-            f"<figure><{lower}>{name}</{lower}><p>{words}</p>{svg}</figure>"
-            for name, words, svg in _plots(found)
-            if svg
+            f"<figure><{lower}>{name}</{lower}><p>{told}</p>{svg}</figure>" for name, told, svg in _plots(found) if svg
         )
         grid = f'<div class="plots">\n{figures}\n</div>' if figures else ""
-        table = f'<div class="scroll">{_table(f"groups-{run.seed}-{number}", run, found)}</div>'
+        table = f'<div class="scroll">{_table(f"groups-{run.seed}-{number}", run, group.metric, found)}</div>'
         note = f'<p class="note">{_words(group, run, found)}</p>'
         parts.append(f'<section class="groups">\n<{level}>{title}</{level}>\n{note}\n{table}\n{grid}\n</section>')
     return "".join(parts)
@@ -104,21 +104,25 @@ def _plots(found: Sequence[Cluster]) -> list[tuple[str, str, str]]:
     blocks = {cluster.name: cluster.shares for cluster in found if cluster.shares}
     figures = []
     if blocks:
-        words = "A row is a client, its colours the shares of classes in its samples; groups are numbered on the right."
-        figures.append(("Labels, group by group", words, plots.blocks(blocks, "class", "client", "share of samples")))
+        told = "A row is a client, its colours the shares of classes in its samples; groups are numbered on the right."
+        svg = matrices.blocks(blocks, "class", "client", "share of samples")
+        figures.append(("Labels, group by group", told, svg))
     if len(found) > 1 and all(cluster.centre for cluster in found):
         values, names = np.array([cluster.centre for cluster in found]), [cluster.name for cluster in found]
-        words = "What clients are grouped by, on average over the members of each group."
-        figures.append(("Centres", words, plots.heat(values, "number in the profile", "group", names, "mean profile")))
+        told = "What clients are grouped by, on average over the members of each group."
+        svg = matrices.heat(values, "number in the profile", "group", names, "mean profile")
+        figures.append(("Centres", told, svg))
     return figures
 
 
-_FIGURES: tuple[tuple[str, Column], ...] = (("accuracy %", "own"), ("global %", "global"), ("alone %", "alone"))
+_BESIDE: tuple[tuple[str, Column], ...] = (("global", "global"), ("alone", "alone"))
 
 
-def _table(name: str, run: RunFile, found: Sequence[Cluster]) -> str:
+def _table(name: str, run: RunFile, metric: str, found: Sequence[Cluster]) -> str:
     """A row for each group: size, samples, figures as means over its members, and who they are."""
-    columns = [(head, run.figures(whose)) for head, whose in _FIGURES if run.figures(whose)]
+    unit = " %" if words.is_share(metric) else ""
+    every = [(f"{head}{unit}", run.figures(whose, metric)) for head, whose in ((words.title(metric), "own"), *_BESIDE)]
+    columns = [(head, figures) for head, figures in every if figures]
     near = {cluster.name: nearest(cluster, found) for cluster in found}
     heads = [
         "group",
@@ -136,7 +140,7 @@ def _table(name: str, run: RunFile, found: Sequence[Cluster]) -> str:
         ]
         for _, figures in columns:
             values = [figures[member] for member in cluster.members if member in figures]
-            cells.append(share(statistics.fmean(values) if values else None, 1))
+            cells.append(figure(metric, statistics.fmean(values) if values else None, 1))
         other = near[cluster.name]
         cells += [cell(f"{other[0]} ({other[1]:.2g} away)", other[1])] if other else []
         lines.append(f'<tr>{"".join(cells)}<td class="members">{_members(cluster.members)}</td></tr>')

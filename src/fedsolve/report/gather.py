@@ -1,156 +1,25 @@
-"""Runs on disk and what they say: sections that share data and split, groups over seeds, figures per client.
-
-How result.json is laid out is known here and in `resultfile.py`, which checks it. Format 1 has accuracies as plain
-numbers; format 2 has the same and, beside them, every metric by name.
-"""
+"""What runs on disk say: sections that share data and split, groups over seeds, figures per client."""
 
 from __future__ import annotations
 
 import json
-import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import numpy as np
-
-from fedsolve import codec
-from fedsolve.arrays import finite
-from fedsolve.errors import DataError, plain
-from fedsolve.resultfile import read_failure, read_result
-from fedsolve.study.compare import FAILURE
-
-Column: TypeAlias = Literal["own", "global", "alone"]
-"""Which model of a client a figure is of: its own, the one global model, or that of training alone."""
+from fedsolve.errors import plain
+from fedsolve.metrics import words
+from fedsolve.report.runfile import Column, RunFile
+from fedsolve.report.runfile import entries as entries
 
 # Settings that decide which samples each client trains and is tested on. Runs that differ in one are never compared.
 _SPLIT = (
     "data", "label", "client", "drop", "task", "columns", "limit", "skip_broken", "clients", "partition", "test",
     "min_samples",
 )  # fmt: skip
-# Of no consequence for the method's own figures: `alone` only adds figures beside them.
-_IGNORED = ("method", "set", "rounds", "seed", "alone")
-
-
-@dataclass(frozen=True)
-class RunFile:
-    """A run on disk, or why there is none."""
-
-    place: Path
-    method: str
-    seed: int
-    result: Mapping[str, Any]  # result.json
-    weights: np.ndarray[Any, Any] | None = None  # who listens to whom, where a method learns that
-    failure: str = ""
-
-    @property
-    def clients(self) -> Mapping[str, Mapping[str, Any]]:
-        """What result.json says of each client, by name."""
-        clients: Mapping[str, Mapping[str, Any]] = self.result.get("clients", {})
-        return clients
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings it was run with; fewer where it was run from Python."""
-        settings: Mapping[str, Any] = self.result.get("settings", {})
-        return settings
-
-    def number(self, *path: str) -> float | None:
-        """A number somewhere in result.json, None where it is not there."""
-        return _number(self.result, *path)
-
-    def summary(self, part: str, metric: str = "accuracy") -> float | None:
-        """A metric over clients: its `mean`, `pooled`, `std` or `worst_decile`."""
-        plain = self.number("accuracy", part) if metric == "accuracy" else None
-        return plain if plain is not None else self.number("metrics", metric, part)
-
-    def figures(self, whose: Column = "own", metric: str = "accuracy") -> dict[str, float]:
-        """A metric of each client that has it."""
-        values = {name: client_figure(figures, whose, metric) for name, figures in sorted(self.clients.items())}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def mean(self, whose: Column = "own", metric: str = "accuracy") -> float | None:
-        """The mean of a metric over clients, as result.json has it, or else of their figures."""
-        stored = self.summary("mean", metric) if whose == "own" else None
-        if stored is not None:
-            return stored
-        values = self.figures(whose, metric)
-        return statistics.fmean(values.values()) if values else None
-
-    def metrics(self) -> list[str]:
-        """Names of the metrics that it has, its clients' included."""
-        tables = [self.result.get("metrics")]
-        for figures in self.clients.values():
-            tables += [figures.get("metrics"), figures.get("global"), figures.get("alone")]
-        return list(dict.fromkeys(name for table in tables if isinstance(table, Mapping) for name in table))
-
-    def history(self) -> dict[int, float]:
-        """The mean accuracy after each round in which it was evaluated."""
-        values: dict[int, float] = {}
-        for line in self.result.get("history", ()):
-            for path in (("accuracy",), ("metrics", "accuracy"), ("metrics", "accuracy", "mean")):
-                value = _number(line, *path)
-                if value is not None:
-                    values[int(line["round"])] = value
-                    break
-        return values
-
-
-def client_figure(figures: Mapping[str, Any], whose: Column = "own", metric: str = "accuracy") -> float | None:
-    """A metric of one client, in both formats of result.json.
-
-    >>> client_figure({"accuracy": 0.9, "alone": 0.8}, "alone")
-    0.8
-    >>> client_figure({"accuracy": 0.9, "metrics": {"auc": 0.95}, "alone": {"accuracy": 0.8, "auc": 0.85}}, "alone")
-    0.8
-    """
-    paths: list[tuple[str, ...]] = [("metrics" if whose == "own" else whose, metric)]
-    if metric == "accuracy":
-        paths.insert(0, ("accuracy" if whose == "own" else whose,))
-    return next((value for path in paths if (value := _number(figures, *path)) is not None), None)
-
-
-def _number(content: Any, *path: str) -> float | None:
-    for key in path:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    if isinstance(content, bool) or not isinstance(content, int | float) or not math.isfinite(content):
-        return None
-    return float(content)
-
-
-def entries(folders: Iterable[Path]) -> list[RunFile]:
-    """The runs in folders, and in the folders below them."""
-    places: dict[Path, None] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise DataError(f"there is no folder {folder}")
-        below = [path for name in ("result.json", FAILURE) for path in folder.rglob(name)]
-        marks = sorted(path for path in below if _in_sight(folder, path))
-        if not marks:
-            raise DataError(f"{folder} holds no results: neither a result.json nor a folder with one")
-        places |= dict.fromkeys(path.parent for path in marks)
-    return [_entry(place) for place in places]
-
-
-def _in_sight(folder: Path, path: Path) -> bool:
-    """Whether nothing between a folder and a path below it is hidden: results under way are, and killed ones."""
-    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def _entry(place: Path) -> RunFile:
-    if not (place / "result.json").is_file():
-        failure = read_failure(place / FAILURE)
-        reason = plain(failure["reason"])
-        return RunFile(place, plain(failure["method"]), failure["seed"], {}, failure=reason)
-    result = read_result(place / "result.json")
-    weights = None
-    if result["method"] == "fedapa":
-        weights = codec.read_file(place / "state.safetensors")[0].get("weights")
-        if weights is not None and (weights.ndim != 2 or not weights.size or not finite(weights)):
-            raise DataError(f"{place / 'state.safetensors'} is damaged: its weights must be a matrix of finite numbers")
-    return RunFile(place, plain(result["method"]), result["settings"].get("seed", 0), result, weights)
+# Of no consequence for the method's own figures: `alone` only adds figures beside them, `metric` says which is shown.
+_IGNORED = ("method", "set", "rounds", "seed", "alone", "metric")
 
 
 # --- what tells runs apart ---
@@ -159,6 +28,7 @@ def _entry(place: Path) -> RunFile:
 def split_of(run: RunFile) -> dict[str, Any]:
     """What decides which samples each client has: of two runs with the same, only the seed draws differently."""
     split = {name: run.settings.get(name) for name in _SPLIT}
+    split["kind"] = run.task.get("kind", "classes")  # classes and numbers have no metric in common
     about = run.result.get("data", {})
     if split["data"] is None:
         # From Python or from sites: there is a name that tells little, and a fingerprint where the data were at hand.
@@ -198,7 +68,7 @@ def _words(values: Mapping[str, Any], names: Sequence[str], sign: str) -> list[s
 
 
 def _word(name: str, value: Any, sign: str) -> str:
-    if name == "data":
+    if name in ("data", "kind"):
         return plain(str(value))
     if name == "fingerprint":
         return f"fingerprint{sign}{plain(str(value)[:8])}"
@@ -216,6 +86,7 @@ class Group:
     name: str
     method: str
     look: int  # which colour and marker it has in plots
+    metric: str  # that is shown of it and of what it is compared with
     runs: tuple[RunFile, ...]
     copies: tuple[RunFile, ...] = ()  # of runs among them, which count once
 
@@ -228,17 +99,17 @@ class Group:
         values = self.each(*path)
         return statistics.fmean(values) if values else None
 
-    def means(self, whose: Column = "own", metric: str = "accuracy") -> list[float]:
+    def means(self, whose: Column = "own", metric: str = "") -> list[float]:
         """The mean over clients, of each run that has it."""
-        return [value for run in self.runs if (value := run.mean(whose, metric)) is not None]
+        return [value for run in self.runs if (value := run.mean(whose, metric or self.metric)) is not None]
 
     def beside(self, whose: Column) -> list[float]:
-        """The same accuracies of another model; none unless every run has them, or seeds would not be the same."""
+        """The same figures of another model; none unless every run has them, or seeds would not be the same."""
         values = self.means(whose)
         return values if len(values) == len(self.runs) else []
 
-    def accuracy(self) -> float | None:
-        """The mean accuracy over clients and seeds."""
+    def figure(self) -> float | None:
+        """The mean of its metric over clients and seeds."""
         values = self.means()
         return statistics.fmean(values) if values else None
 
@@ -254,16 +125,23 @@ class Section:
 
     name: str
     runs: tuple[RunFile, ...]
-    groups: tuple[Group, ...]  # the most accurate first
+    groups: tuple[Group, ...]  # the best first
+    metric: str  # by which they are compared
+
+    def constant(self) -> float | None:
+        """The metric of the best constant answers, as the mean over seeds; these are the same for every method."""
+        seeds = {run.seed: value for run in self.runs if (value := run.constant(self.metric)) is not None}
+        return statistics.fmean(seeds.values()) if seeds else None
 
 
-def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None) -> list[Group]:
-    """Runs that differ in nothing but their seed, together; the most accurate first.
+def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None, metric: str = "") -> list[Group]:
+    """Runs that differ in nothing but their seed, together; those that are best by a metric first.
 
     A name says what tells its group from others: data, split and surroundings from all others, parameters from those
     of the same method. A result that is there twice counts once.
     """
     succeeded = [run for run in runs if not run.failure]
+    shown = _metric(succeeded, metric)
     splits = _differing([split_of(run) for run in succeeded])
     surroundings = _differing([_surroundings(run) for run in succeeded])
     unsorted = []
@@ -271,30 +149,44 @@ def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None) -> l
         parameters = _differing([_parameters(run) for run in members])
         for kind in _together(members, _kind):
             first = kind[0]
-            words = _words(split_of(first), splits, "=")
+            told = _words(split_of(first), splits, "=")
             own = {name: value for name, value in _parameters(first).items() if value is not None}
-            words += _words(_surroundings(first), surroundings, "=")
-            words += _words(own, [name for name in parameters if name in own], "=")
-            name = f"{first.method} ({', '.join(words)})" if words else first.method
-            unsorted.append(Group(name, first.method, 0, *_without_copies(kind)))
-    ordered = sorted(unsorted, key=lambda group: -(group.accuracy() or 0.0))
+            told += _words(_surroundings(first), surroundings, "=")
+            told += _words(own, [name for name in parameters if name in own], "=")
+            name = f"{first.method} ({', '.join(told)})" if told else first.method
+            unsorted.append(Group(name, first.method, 0, shown, *_without_copies(kind, shown)))
+    order = words.best_first(shown, {number: group.figure() for number, group in enumerate(unsorted)})
+    ordered = [unsorted[number] for number in order]
     numbers = looks or {group.name: number for number, group in enumerate(ordered)}
     return [replace(group, look=numbers[group.name]) for group in ordered]
 
 
-def sections(runs: Sequence[RunFile]) -> list[Section]:
-    """The runs by data and split, in the order they come; a method has the same look in every section."""
+def sections(runs: Sequence[RunFile], metric: str = "") -> list[Section]:
+    """The runs by data and split, in the order they come; a method has the same look in every section.
+
+    Each is shown by the metric asked for, if it has that one, or by its own.
+    """
     parts = _together([run for run in runs if not run.failure], lambda run: _key(split_of(run)))
     differing = _differing([split_of(part[0]) for part in parts])
     looks: dict[str, int] = {}
     for part in parts:
-        for group in groups(part):
+        for group in groups(part, metric=metric):
             looks.setdefault(group.name, len(looks))
-    names = list(dict.fromkeys(["data", *differing]))
-    return [
-        Section(", ".join(_words(split_of(part[0]), names, " ")), tuple(part), tuple(groups(part, looks)))
-        for part in parts
-    ]
+    alike = len({_key({"data": split_of(part[0])["data"]}) for part in parts}) < len(parts)
+    names = list(dict.fromkeys(["data", *(differing if alike else [])]))  # names of data that differ tell enough
+    found = []
+    for part in parts:
+        name, members = ", ".join(_words(split_of(part[0]), names, " ")), tuple(groups(part, looks, metric))
+        found.append(Section(name, tuple(part), members, _metric(part, metric)))
+    return found
+
+
+def _metric(runs: Sequence[RunFile], asked: str) -> str:
+    """The metric that runs are shown by: the one asked for where some have it, else the one that all name."""
+    if not runs or (asked and any(asked in run.metrics() for run in runs)):
+        return asked or words.main({})
+    own = {run.main for run in runs}
+    return own.pop() if len(own) == 1 else words.main(runs[0].task)
 
 
 def _together(runs: Sequence[RunFile], key: Callable[[RunFile], str]) -> list[list[RunFile]]:
@@ -308,11 +200,11 @@ def _kind(run: RunFile) -> str:
     return _key(split_of(run)) + _key(_surroundings(run)) + _key(_parameters(run))
 
 
-def _without_copies(runs: Sequence[RunFile]) -> tuple[tuple[RunFile, ...], tuple[RunFile, ...]]:
+def _without_copies(runs: Sequence[RunFile], metric: str) -> tuple[tuple[RunFile, ...], tuple[RunFile, ...]]:
     """Runs by seed, and those that have the seed and the figures of another."""
     distinct: dict[tuple[int, str], RunFile] = {}
     for run in runs:
-        distinct.setdefault((run.seed, json.dumps([run.figures(), run.figures("global")])), run)
+        distinct.setdefault((run.seed, json.dumps([run.figures("own", metric), run.figures("global", metric)])), run)
     unique = tuple(sorted(distinct.values(), key=lambda run: run.seed))
     return unique, tuple(run for run in runs if not any(run is other for other in unique))
 
@@ -320,27 +212,28 @@ def _without_copies(runs: Sequence[RunFile]) -> tuple[tuple[RunFile, ...], tuple
 # --- figures per client ---
 
 
-def per_client(group: Group, whose: Column = "own", metric: str = "accuracy") -> dict[str, float]:
+def per_client(group: Group, whose: Column = "own") -> dict[str, float]:
     """Each client's figure, as the mean over seeds."""
-    return _means([run.figures(whose, metric) for run in group.runs])
+    return _means([run.figures(whose, group.metric) for run in group.runs])
 
 
 def gains(group: Group, runs: Sequence[RunFile]) -> dict[str, float]:
-    """Points of accuracy that each client gains over training alone on the same split, as the mean over seeds.
+    """What each client gains over training alone on the same split, above zero if better, as the mean over seeds.
 
-    A run that did not train its clients alone is held against a run of `local` among `runs`, of the same seed, data,
-    split and features; where there is none it has no gains.
+    It is in the unit of the metric: points of shares. A run that did not train its clients alone is held against a run
+    of `local` among `runs`, of the same seed, data, split and features; where there is none it has no gains.
     """
     differences = []
     for run in group.runs:
-        before = alone(run, runs)
-        differences.append({name: 100 * (now - before[name]) for name, now in run.figures().items() if name in before})
+        before, now = alone(run, runs, group.metric), run.figures("own", group.metric)
+        better = {name: words.gain(group.metric, now[name], before[name]) for name in now if name in before}
+        differences.append(better)
     return _means(differences)
 
 
-def alone(run: RunFile, runs: Sequence[RunFile]) -> dict[str, float]:
-    """Each client's accuracy when it trains alone on the same data, from the run itself or from `local` beside it."""
-    inside = run.figures("alone")
+def alone(run: RunFile, runs: Sequence[RunFile], metric: str = "") -> dict[str, float]:
+    """Each client's figure when it trains alone on the same data, from the run itself or from `local` beside it."""
+    inside = run.figures("alone", metric)
     if inside:
         return inside
     beside = [other for other in runs if other.method == "local" and not other.failure and _same_samples(run, other)]
@@ -351,7 +244,7 @@ def alone(run: RunFile, runs: Sequence[RunFile]) -> dict[str, float]:
     def agreement(other: RunFile) -> int:
         return sum(_key({"": parameters.get(name)}) == _key({"": v}) for name, v in _parameters(other).items())
 
-    return max(beside, key=agreement).figures()
+    return max(beside, key=agreement).figures("own", metric)
 
 
 def _same_samples(run: RunFile, other: RunFile) -> bool:

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 
-import numpy as np
-
-from fedsolve.report import clusters, plots
-from fedsolve.report.gather import Column, Group, RunFile, Section, gains, sections
-from fedsolve.report.tables import cell, count, duration, share, size, titled, whole
+from fedsolve.metrics import words
+from fedsolve.report import answers, clusters, matrices, plots
+from fedsolve.report.gather import Group, Section, gains, sections
+from fedsolve.report.runfile import Column, RunFile
+from fedsolve.report.tables import cell, count, duration, figure, size, titled, whole
 from fedsolve.study.experiment import command
 
 _USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
 _WHOSE: tuple[tuple[Column, str], ...] = (("own", ""), ("global", ": global model"), ("alone", ": training alone"))
 
 
-def render(runs: Sequence[RunFile]) -> str:
-    """The page for these runs. matplotlib must be there, with the settings of `plots.STYLE`."""
-    parts = sections(runs)
+def render(runs: Sequence[RunFile], metric: str = "") -> str:
+    """The page for these runs, by a metric or each by its own. matplotlib must be there, with `plots.STYLE`."""
+    parts = sections(runs, metric)
     content = {
         "TITLE": html.escape(_title(runs)),
         "SUMMARY": _summaries(parts, runs),
@@ -78,16 +78,17 @@ def _summaries(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
 
 def _summary(part: Section, runs: Sequence[RunFile]) -> str:
     """The outcome of a section in a sentence or two."""
-    scored = [group for group in part.groups if group.accuracy() is not None]
+    metric = part.metric
+    scored = [group for group in part.groups if group.figure() is not None]
     if not scored:
         measured = any(run.metrics() for run in part.runs)
         return (
-            "These runs have no accuracy; their metrics are in a table below."
+            f"These runs have no {words.title(metric)}; their metrics are in a table below."
             if measured
             else "No run has figures to show."
         )
     best = scored[0]
-    text = _single(best) if len(scored) == 1 else _most_accurate(scored)
+    text = _single(best) if len(scored) == 1 else _best(scored)
     values = gains(best, runs)
     if values and best.method != "local":
         better, worse = sum(v > 0 for v in values.values()), sum(v < 0 for v in values.values())
@@ -96,29 +97,51 @@ def _summary(part: Section, runs: Sequence[RunFile]) -> str:
         )
         text += f", {worse} {'loses' if worse == 1 else 'lose'}"
     if len(scored) == 1:
-        return text + "." + _cost(best)
+        return text + "." + _below_constant(part) + _cost(best)
     least = min((group for group in scored if group.sent()), key=lambda group: group.sent() or 0.0, default=None)
     if least is not None and least is not best:
         text += f". {html.escape(least.name)} sends least: {size(least.sent() or 0.0)}"
-    return text + "."
+    return text + "." + _below_constant(part)
+
+
+def _below_constant(part: Section) -> str:
+    """Which methods do worse than the best constant answer, in a sentence; nothing where none does."""
+    constant = part.constant()
+    if constant is None:
+        return ""
+    figures = [(group.name, group.figure()) for group in part.groups]
+    worse = [name for name, value in figures if value is not None and words.gain(part.metric, value, constant) < 0]
+    if not worse:
+        return ""
+    names = " and ".join(filter(None, [", ".join(worse[:-1]), worse[-1]]))
+    verb, side = "is" if len(worse) == 1 else "are", "worse than" if words.less_is_better(part.metric) else "below"
+    value = words.text(part.metric, constant)
+    return f" {html.escape(names)} {verb} {side} the best constant answer, {words.title(part.metric)} {value}."
 
 
 def _single(group: Group) -> str:
-    clients = max(len(run.figures()) for run in group.runs)
+    clients = max(len(run.figures("own", group.metric)) for run in group.runs)
     over = f" over {count(clients, 'client')}" if clients else " over clients"
-    text = f"<b>{html.escape(group.name)}</b>: {_percent(group.means())} accuracy on average{over}{_range(group)}"
+    name, value = words.title(group.metric), _mean(group, group.means())
+    figure = f"{value} {name}" if words.is_share(group.metric) else f"{name} {value}"
+    text = f"<b>{html.escape(group.name)}</b>: {figure} on average{over}{_range(group)}"
     beside = [("training alone", group.beside("alone")), ("the global model", group.beside("global"))]
-    words = [f"{name} {_percent(means)}" for name, means in beside if means]
-    return text + (f"; {', '.join(words)}" if words else "")
+    told = [f"{name} {_mean(group, means)}" for name, means in beside if means]
+    return text + (f"; {', '.join(told)}" if told else "")
 
 
-def _most_accurate(scored: Sequence[Group]) -> str:
+def _best(scored: Sequence[Group]) -> str:
     best = scored[0]
-    level = [f"<b>{html.escape(group.name)}</b>" for group in scored if group.accuracy() == best.accuracy()]
-    names = level[0] if len(level) == 1 else f"{', '.join(level[:-1])} and {level[-1]}"
-    verb = "is" if len(level) == 1 else "are"
-    words = f"{names} {verb} the most accurate: {_percent(best.means())} on average over clients"
-    return words + (_range(best) if len(level) == 1 else "")
+    level = [f"<b>{html.escape(group.name)}</b>" for group in scored if group.figure() == best.figure()]
+    one = len(level) == 1
+    names = level[0] if one else f"{', '.join(level[:-1])} and {level[-1]}"
+    if best.metric == "accuracy":
+        place = f"{'is' if one else 'are'} the most accurate"
+    else:
+        most = "least" if words.less_is_better(best.metric) else "greatest"
+        place = f"{'has' if one else 'have'} the {most} {words.title(best.metric)}"
+    told = f"{names} {place}: {_mean(best, best.means())} on average over clients"
+    return told + (_range(best) if one else "")
 
 
 def _cost(group: Group) -> str:
@@ -132,8 +155,8 @@ def _cost(group: Group) -> str:
     return f" It {' and '.join(words)}." if words else ""
 
 
-def _percent(means: Sequence[float]) -> str:
-    return f"{100 * statistics.fmean(means):.1f} %"
+def _mean(group: Group, means: Sequence[float]) -> str:
+    return words.text(group.metric, statistics.fmean(means))
 
 
 def _range(group: Group) -> str:
@@ -141,7 +164,8 @@ def _range(group: Group) -> str:
     if len(means) < 2:
         return ""
     noun = "seed" if len({run.seed for run in group.runs}) == len(group.runs) else "run"
-    return f" ({100 * min(means):.1f} to {100 * max(means):.1f} over {count(len(means), noun)})"
+    low, high = (words.number(group.metric, value) for value in (min(means), max(means)))
+    return f" ({low} to {high} over {count(len(means), noun)})"
 
 
 # --- plots ---
@@ -151,8 +175,8 @@ def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
     """The plots of one data set and split, under its name where it does not stand alone."""
     level = "h2" if alone else "h3"
     figures = [
-        f"<figure><{level}>{title}</{level}><p>{words}</p>{svg}</figure>"
-        for title, words, svg in _plots(part, runs)
+        f"<figure><{level}>{title}</{level}><p>{told}</p>{svg}</figure>"
+        for title, told, svg in _plots(part, runs)
         if svg
     ]
     grid = f'<div class="plots">\n{"".join(figures)}\n</div>' + clusters.sections(part.groups, level)
@@ -165,10 +189,16 @@ def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
 
 
 def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]:
-    groups = part.groups
+    groups, metric = part.groups, part.metric
     whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
+    constant = part.constant()
+    beside = "" if constant is None else f" Best constant answer: {words.text(metric, constant)}."
     figures = [
-        ("Accuracy", f"A dot is a client, the bar the mean over clients{whiskers}.", plots.accuracy(groups)),
+        (
+            words.heading(metric),
+            f"A dot is a client, the bar the mean over clients{whiskers}.{beside}",
+            plots.clients(groups, constant),
+        ),
         ("Who gains, who loses", "Each client against training alone on the same data.", plots.gain(groups, runs)),
         (
             "What it sends",
@@ -182,31 +212,39 @@ def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]
         ),
         (
             "Round by round",
-            "Mean accuracy after each round; dashed: done after one.",
+            f"Mean {words.title(metric)} after each round; dashed: done after one.",
             plots.convergence(groups),
         ),
-        ("How the data are split", "Samples of each class at each client, first seed.", _split(part.runs)),
+        (
+            "Calibration",
+            "How often answers are right that have a probability, all test samples pooled: of "
+            f"{html.escape(answers.whose(part.runs))}. On the dashed line it is as often as they say.",
+            answers.reliability(groups),
+        ),
+        *_confusion(groups),
+        ("How the data are split", *answers.labels(part.runs)),
     ]
     for weights in [run.weights for run in part.runs if run.weights is not None][:1]:
-        words = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
-        figures.append(("What FedAPA learnt", words, plots.heat(weights, "client", "client", [], "weight")))
+        told = "Row: a client. Column: whom it listens to. Its own weight stands on the diagonal."
+        figures.append(("What FedAPA learnt", told, matrices.heat(weights, "client", "client", [], "weight")))
     return figures
 
 
-def _split(runs: Sequence[RunFile]) -> str:
-    for run in runs:
-        counts = run.result.get("data", {}).get("split")
-        if counts:
-            names = sorted(counts)
-            return plots.heat(np.array([counts[name] for name in names]), "class", "client", names, "samples")
-    return ""
+def _confusion(groups: Sequence[Group]) -> list[tuple[str, str, str]]:
+    """The answers of the best method that has them counted."""
+    for group in groups:
+        svg = answers.confusion(group)
+        if svg:
+            whose = f"of {html.escape(group.name)}" if len(groups) > 1 else "of all clients"
+            return [("Answers, class by class", f"Personal models {whose}, all test samples pooled.", svg)]
+    return []
 
 
 # --- tables ---
 
 
 def _overview(parts: Sequence[Section]) -> str:
-    """Mean accuracies of every method on every data set and split, where there are several."""
+    """Mean figures of every method on every data set and split, where there are several, each by its own metric."""
     if len(parts) < 2:
         return ""
     names = list(dict.fromkeys(group.name for part in parts for group in part.groups))
@@ -214,25 +252,30 @@ def _overview(parts: Sequence[Section]) -> str:
     for name in names:
         cells = [cell(name)]
         for part in parts:
-            value = next((group.accuracy() for group in part.groups if group.name == name), None)
-            cells.append(share(value, 1))
+            value = next((group.figure() for group in part.groups if group.name == name), None)
+            cells.append(figure(part.metric, value, 1))
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    heads = ["method", *(part.name for part in parts)]
-    return titled("Mean accuracy, %", "Over clients, then over seeds.", whole("overview", heads, lines))
+    if any(part.constant() is not None for part in parts):
+        constants = "".join(figure(part.metric, part.constant(), 1) for part in parts)
+        lines.append(f"<tr>{cell('best constant answer')}{constants}</tr>")
+    common = {part.metric for part in parts}
+    title = words.label(parts[0].metric, "Mean") if len(common) == 1 else "Means"
+    heads = [part.name if len(common) == 1 else f"{part.name}: {words.label(part.metric)}" for part in parts]
+    return titled(title, "Over clients, then over seeds.", whole("overview", ["method", *heads], lines))
 
 
 def _metrics(parts: Sequence[Section]) -> str:
-    """Every metric but the accuracy, as the mean over clients and then over seeds."""
-    every = [name for part in parts for run in part.runs for name in run.metrics()]
-    candidates = [name for name in dict.fromkeys(every) if name != "accuracy"]
+    """Every metric but those that sections are shown by, as the mean over clients and then over seeds."""
+    every = [(name, part) for part in parts for run in part.runs for name in run.metrics()]
+    candidates = list(dict.fromkeys(name for name, part in every if name != part.metric))
     rows: list[tuple[str, str, list[float | None]]] = []
     for part in parts:
         for group in part.groups:
-            for whose, words in _WHOSE:
+            for whose, behind in _WHOSE:
                 means = [group.means(whose, metric) for metric in candidates]
                 if any(means):
                     values = [statistics.fmean(each) if each else None for each in means]
-                    rows.append((group.name + words, part.name, values))
+                    rows.append((group.name + behind, part.name, values))
     columns = [i for i in range(len(candidates)) if any(values[i] is not None for _, _, values in rows)]
     if not columns:
         return ""
@@ -246,28 +289,33 @@ def _metrics(parts: Sequence[Section]) -> str:
     return titled("Further metrics", "Means over clients, then over seeds.", whole("metrics", heads, lines))
 
 
-_SUMMARIES = (("mean %", "mean"), ("pooled %", "pooled"), ("std", "std"), ("worst tenth %", "worst_decile"))
-_BESIDE: tuple[tuple[str, Column], ...] = (("global %", "global"), ("alone %", "alone"))
+_SUMMARIES = (("mean", "mean"), ("pooled", "pooled"), ("std", "std"), ("worst tenth", "worst_decile"))
+_BESIDE: tuple[tuple[str, Column], ...] = (("global", "global"), ("alone", "alone"))
 
 
 def _table(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     """Every run in a row. A cell's data-value is what it is sorted by."""
     members = [(part, group, run) for part in parts for group in part.groups for run in (*group.runs, *group.copies)]
-    names = {run.place: (group.name, part.name) for part, group, run in members}
-    beside = [(head, whose) for head, whose in _BESIDE if any(run.figures(whose) for run in runs)]
-    several = len(parts) > 1
-    heads = ["method", *(["data"] if several else []), "seed", *(head for head, _ in (*_SUMMARIES, *beside))]
+    names = {run.place: (group.name, part.name, part.metric) for part, group, run in members}
+    several, metrics = len(parts) > 1, list(dict.fromkeys(part.metric for part in parts))
+    mixed = len(metrics) > 1
+    unit = " %" if not mixed and all(map(words.is_share, metrics)) else ""
+    beside = [(head, whose) for head, whose in _BESIDE if any(run.figures(whose, m) for run in runs for m in metrics)]
+    heads = ["method", *(["data"] if several else []), "seed", *(["metric"] if mixed else [])]
+    heads += [head if head == "std" else f"{head}{unit}" for head, _ in (*_SUMMARIES, *beside)]
     heads += ["rounds", "up", "down", "seconds"]
     lines = []
-    for run in sorted(runs, key=lambda run: (names.get(run.place, (run.method, ""))[::-1], run.seed)):
-        name, data = names.get(run.place, (run.method, "-"))
+    for run in sorted(runs, key=lambda run: (names.get(run.place, (run.method, ""))[1::-1], run.seed)):
+        name, data, metric = names.get(run.place, (run.method, "-", ""))
         cells = [cell(name), *([cell(data, text=True)] if several else []), cell(run.seed)]
         if run.failure:
             rest = f'<td colspan="{len(heads) + 1 - len(cells)}">failed: {html.escape(run.failure)}</td>'
             lines.append(f'<tr class="failed">{"".join(cells)}{rest}</tr>')
             continue
-        cells += [share(run.summary(part)) for _, part in _SUMMARIES]
-        cells += [share(run.mean(whose)) for _, whose in beside]
+        values = [run.summary(part, metric) for _, part in _SUMMARIES]
+        values += [run.mean(whose, metric) for _, whose in beside]
+        cells += [cell(words.title(metric), text=True)] if mixed else []
+        cells += [figure(metric, value, unit=mixed) for value in values]
         rounds, seconds = run.number("rounds"), run.number("seconds", "total")
         cells.append(cell("-", "") if rounds is None else cell(int(rounds)))
         for way in ("up", "down"):

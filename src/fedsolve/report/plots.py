@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.report.gather import Group, RunFile, gains, per_client
+from fedsolve.metrics import words
+from fedsolve.report.gather import Group, gains, per_client
+from fedsolve.report.runfile import RunFile
 
 WIDTH = 4.4  # inches of a plot: 422 pixels, a phone held upright
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the two that vanish on white or on black.
@@ -60,17 +62,21 @@ def marker(group: Group) -> str:
     return MARKERS[group.look // len(COLOURS) % len(MARKERS)]
 
 
-def accuracy(groups: Sequence[Group]) -> str:
-    """Each client's accuracy as a dot, one row per method, with its global model and training alone below it."""
-    rows = accuracy_rows(groups)
+def clients(groups: Sequence[Group], constant: float | None = None) -> str:
+    """Each client's figure as a dot, one row per method, with its global model and training alone below it.
+
+    The best constant answer is a line, unless it is so far away that the dots would be pressed together.
+    """
+    rows = client_rows(groups)
     if not rows:
         return ""
+    metric = groups[0].metric
 
     def draw(figure: Any) -> dict[str, list[str]]:
-        axes, words = _rows(figure, [row.name for row in rows]), {}
+        axes, told = _rows(figure, [row.name for row in rows]), {}
         for place, row in enumerate(rows):
             points = axes.scatter(
-                [100 * value for value in row.clients.values()],
+                [words.scaled(metric, value) for value in row.clients.values()],
                 _spread(row.clients, place),
                 s=14,
                 color=row.colour,
@@ -78,21 +84,45 @@ def accuracy(groups: Sequence[Group]) -> str:
                 lw=0,
             )
             points.set_gid(f"clients-{place}")
-            words[f"clients-{place}"] = [f"{name}: {100 * value:.1f} %" for name, value in row.clients.items()]
+            told[f"clients-{place}"] = [f"{name}: {words.text(metric, value)}" for name, value in row.clients.items()]
             if row.means:
-                means = [100 * value for value in row.means]
+                means = [words.scaled(metric, value) for value in row.means]
                 middle = statistics.fmean(means)
-                spread = [[middle - min(means)], [max(means) - middle]]
+                spread = [[max(0.0, middle - min(means))], [max(0.0, max(means) - middle)]]  # rounding may go below
                 axes.errorbar(middle, place, xerr=spread, fmt="|", ms=20, mew=2.4, color=INK, capsize=3, elinewidth=1.4)
-        axes.set_xlabel("accuracy on own test data, %")
-        return words
+        if constant is not None and near(constant, rows):
+            _mark(axes, words.scaled(metric, constant), "constant answer")
+        axes.set_xlabel(_axis(metric, f"{words.title(metric)} on own test data"))
+        return told
 
     return svg(1.0 + _height([row.name for row in rows], 0.52), draw)
 
 
+def near(constant: float, rows: Sequence[Row]) -> bool:
+    """Whether a figure is no farther from all figures of rows than these are from each other."""
+    values = [value for row in rows for value in (*row.clients.values(), *row.means)]
+    width = max(values) - min(values)
+    return min(values) - width <= constant <= max(values) + width
+
+
+def _mark(axes: Any, value: float, name: str) -> None:
+    """A thin vertical line with a name on top."""
+    axes.axvline(value, color=INK, lw=0.8, ls=(0, (2, 2)))
+    low, high = axes.get_xlim()
+    side = "left" if value < low + (high - low) / 3 else "right" if value > high - (high - low) / 3 else "center"
+    axes.annotate(
+        name, (value, 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points", ha=side, size=8
+    )
+
+
+def _axis(metric: str, name: str) -> str:
+    """What stands beside an axis, with the unit, and which way is better where that is down."""
+    return f"{name}, %" if words.is_share(metric) else f"{name} (less is better)" * words.less_is_better(metric) or name
+
+
 @dataclass(frozen=True)
 class Row:
-    """One row of the plot of accuracies."""
+    """One row of the plot of clients."""
 
     name: str
     colour: str
@@ -100,7 +130,7 @@ class Row:
     means: Sequence[float]  # over clients, of each run
 
 
-def accuracy_rows(groups: Sequence[Group]) -> list[Row]:
+def client_rows(groups: Sequence[Group]) -> list[Row]:
     """The methods, each followed by its global model, and training alone: one last row where it is the same for all.
 
     A global model that is the method's own model, and training alone that is `local`, have no second row.
@@ -133,21 +163,24 @@ def gain(groups: Sequence[Group], runs: Sequence[RunFile]) -> str:
     rows = [(group, values) for group, values in rows if values]
     if not rows:
         return ""
-    names = [group.name for group, _ in rows]
+    names, metric = [group.name for group, _ in rows], groups[0].metric
+    unit = " points" if words.is_share(metric) else ""
 
     def draw(figure: Any) -> dict[str, list[str]]:
-        axes, words = _rows(figure, names), {}
+        axes, told = _rows(figure, names), {}
         axes.axvline(0, color=INK, lw=1)
         for place, (group, values) in enumerate(rows):
             heights = _spread(values, place)
             points = axes.scatter(list(values.values()), heights, s=14, color=colour(group), alpha=0.6, lw=0)
             points.set_gid(f"gains-{place}")
-            words[f"gains-{place}"] = [f"{name}: {value:+.1f} points" for name, value in values.items()]
+            lines = [f"{name}: {words.gain_text(metric, value)}{unit}" for name, value in values.items()]
+            told[f"gains-{place}"] = lines
             better, worse = sum(v > 0 for v in values.values()), sum(v < 0 for v in values.values())
             text = f"{better} {'gains' if better == 1 else 'gain'}, {worse} {'loses' if worse == 1 else 'lose'}"
             axes.text(1.0, place - 0.34, text, transform=axes.get_yaxis_transform(), ha="right", size=8)
-        axes.set_xlabel("points of accuracy over training alone")
-        return words
+        what = f"points of {words.title(metric)}" if unit else words.title(metric)
+        axes.set_xlabel(f"{what} {words.beyond(metric)} training alone")
+        return told
 
     return svg(1.0 + _height(names, 0.55), draw)
 
@@ -159,15 +192,17 @@ def against(
     label: str,
     title: str,
 ) -> str:
-    """Accuracy against what it costs, one point per method; nothing where there are not two to compare."""
-    costs = [(group, cost(group), group.accuracy()) for group in groups]
+    """A figure against what it costs, one point per method; nothing where there are not two to compare."""
+    costs = [(group, cost(group), group.figure()) for group in groups]
     points = [(group, x, y) for group, x, y in costs if x is not None and y is not None]
     if len(points) < 2:
         return ""
     from matplotlib.ticker import LogLocator
 
+    metric = groups[0].metric
+
     def draw(figure: Any) -> dict[str, list[str]]:
-        axes, words = figure.add_subplot(), {}
+        axes, told = figure.add_subplot(), {}
         positive = [x for _, x, _ in points if x > 0]
         least = min(positive, default=1.0) / 3
         axes.set_xscale("log")
@@ -178,21 +213,20 @@ def against(
         axes.xaxis.set_major_formatter(lambda value, _: words_of(value))
         axes.xaxis.set_minor_formatter("")
         for number, (group, x, y) in enumerate(points):
-            mark = axes.scatter(
-                max(x, least), 100 * y, s=46, color=colour(group), marker=marker(group), lw=0, label=group.name
-            )
+            look: dict[str, Any] = {"color": colour(group), "marker": marker(group), "label": group.name}
+            mark = axes.scatter(max(x, least), words.scaled(metric, y), s=46, lw=0, **look)
             mark.set_gid(f"{title}-{number}")
-            words[f"{title}-{number}"] = [f"{group.name}: {100 * y:.1f} %, {words_of(x)}"]
+            told[f"{title}-{number}"] = [f"{group.name}: {words.text(metric, y)}, {words_of(x)}"]
         axes.set_xlabel(label + (" (left edge: none)" if any(x <= 0 for _, x, _ in points) else ""))
-        axes.set_ylabel("mean accuracy, %")
-        _legend(figure, [group.name for group, _, _ in points], handletextpad=0.2)
-        return words
+        axes.set_ylabel(_axis(metric, f"mean {words.title(metric)}"))
+        legend(figure, [group.name for group, _, _ in points], handletextpad=0.2)
+        return told
 
-    return svg(2.7 + _legend_height([group.name for group, _, _ in points]), draw)
+    return svg(2.7 + legend_height([group.name for group, _, _ in points]), draw)
 
 
 def convergence(groups: Sequence[Group]) -> str:
-    """Mean accuracy after each round, one line per method; nothing where no method takes a second round."""
+    """The mean of the metric after each round, one line per method; nothing where no method takes a second round."""
     if max((group.mean("rounds") or 0 for group in groups), default=0) <= 1:
         return ""
     last = max(int(group.mean("rounds") or 1) for group in groups)
@@ -200,8 +234,8 @@ def convergence(groups: Sequence[Group]) -> str:
     for group in groups:
         rounds: dict[int, list[float]] = {}
         for run in group.runs:
-            for number, value in run.history().items():
-                rounds.setdefault(number, []).append(100 * value)
+            for number, value in run.history(group.metric).items():
+                rounds.setdefault(number, []).append(words.scaled(group.metric, value))
         if rounds:
             name = group.name if len(rounds) > 1 else f"{group.name}, {_when(group, *rounds)}"
             lines.append((group, name, sorted(rounds), [statistics.fmean(rounds[number]) for number in sorted(rounds)]))
@@ -217,82 +251,15 @@ def convergence(groups: Sequence[Group]) -> str:
             else:  # one round only: a level line
                 axes.plot([x[0], last], [y[0], y[0]], color=colour(group), ls=(0, (4, 3)), lw=1.2, label=name)
         axes.set_xlabel("round")
-        axes.set_ylabel("mean accuracy, %")
-        _legend(figure, [name for _, name, _, _ in lines])
+        axes.set_ylabel(_axis(groups[0].metric, f"mean {words.title(groups[0].metric)}"))
+        legend(figure, [name for _, name, _, _ in lines])
 
-    return svg(2.8 + _legend_height([name for _, name, _, _ in lines]), draw)
+    return svg(2.8 + legend_height([name for _, name, _, _ in lines]), draw)
 
 
 def _when(group: Group, number: int) -> str:
     """In words, of a method that was evaluated after this round alone."""
     return "1 round" if (group.mean("rounds") or 1) <= 1 else f"after round {number}"
-
-
-def heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar: str) -> str:
-    """A matrix as colours, its rows named where there are few."""
-
-    def draw(figure: Any) -> None:
-        axes = figure.add_subplot()
-        image = axes.imshow(values, cmap="viridis", aspect="auto", interpolation="nearest")
-        axes.grid(visible=False)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        for axis in (axes.xaxis, axes.yaxis):  # clients and classes have whole numbers
-            axis.get_major_locator().set_params(integer=True)
-        if 0 < len(names) <= 20:
-            axes.set_yticks(range(len(names)), names, size=7.5)
-        _colour_bar(figure, axes, image, bar)
-
-    return svg(1.7 + 0.135 * max(8, min(len(values), 28)), draw)
-
-
-def blocks(parts: Mapping[str, Mapping[str, np.ndarray[Any, Any]]], x: str, y: str, bar: str) -> str:
-    """Rows of shares as colours, in named blocks with a gap between them; rows are named where there are few."""
-    rows = [name for block in parts.values() for name in block]
-    # A gap is to be seen between many rows as well, and gaps should not take more room than a third of the rows do.
-    gap = min(1 + len(rows) // 40, max(1, len(rows) // (3 * len(parts))))
-    ends = np.cumsum([len(block) + gap for block in parts.values()])
-    starts = dict(zip(parts, [0, *ends[:-1].tolist()], strict=True))
-    width = len(next(iter(next(iter(parts.values())).values())))
-    values = np.full((ends[-1] - gap, width), np.nan)
-    for name, block in parts.items():
-        values[starts[name] : starts[name] + len(block)] = np.stack(list(block.values()))
-    middles = [starts[name] + (len(block) - 1) / 2 for name, block in parts.items()]
-    places = [starts[name] + i for name, block in parts.items() for i in range(len(block))]
-
-    def draw(figure: Any) -> None:
-        axes = figure.add_subplot()
-        image = axes.imshow(values, cmap="viridis", vmin=0, aspect="auto", interpolation="nearest")
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel(x)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(rows) <= 20:
-            axes.set_yticks(places, rows, size=7.5)
-        else:
-            axes.set_yticks([])
-            axes.set_ylabel(y)
-        shown = _apart(middles, len(values) / 24)
-        right = axes.secondary_yaxis("right")
-        right.spines[:].set_visible(False)
-        right.set_yticks([middles[i] for i in shown], [list(parts)[i] for i in shown], size=8.5, weight="bold")
-        right.tick_params(length=0)
-        _colour_bar(figure, axes, image, bar)
-
-    return svg(1.7 + 0.135 * max(8, min(len(values), 40)), draw)
-
-
-def _apart(places: Sequence[float], least: float) -> list[int]:
-    """Which of ascending places are labelled, so that no two labels are nearer than `least`.
-
-    >>> _apart([0.0, 1.0, 5.0], 2.0)
-    [0, 2]
-    """
-    kept: list[int] = []
-    for number, place in enumerate(places):
-        if not kept or place - places[kept[-1]] >= least:
-            kept.append(number)
-    return kept
 
 
 # --- what plots share ---
@@ -339,12 +306,6 @@ def _rows(figure: Any, names: Sequence[str]) -> Any:
     return axes
 
 
-def _colour_bar(figure: Any, axes: Any, image: Any, label: str) -> None:
-    """What colours stand for, below the axes and as wide as they are."""
-    bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, pad=0.04, aspect=40, label=label)
-    bar.outline.set_visible(False)
-
-
 def _wrapped(name: str) -> str:
     """The name in lines that fit beside an axis, broken after a space or a sign where that is possible."""
     lines = [""]
@@ -367,7 +328,8 @@ def _spread(values: Mapping[str, float], row: int) -> np.ndarray[Any, Any]:
     return np.asarray(row + 0.16 * np.sin(2.4 * np.arange(len(values)) + 1.0))
 
 
-def _legend(figure: Any, names: Sequence[str], **options: float) -> None:
+def legend(figure: Any, names: Sequence[str], **options: float) -> None:
+    """What colours and markers stand for, below everything else."""
     columns = _legend_columns(names)
     figure.legend(loc="outside lower center", ncols=columns, fontsize=8.5, columnspacing=1.0, **options)
 
@@ -376,5 +338,6 @@ def _legend_columns(names: Sequence[str]) -> int:
     return 2 if max(map(len, names), default=0) <= 26 else 1
 
 
-def _legend_height(names: Sequence[str]) -> float:
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that a legend takes."""
     return 0.22 * -(-len(names) // _legend_columns(names))

@@ -5,24 +5,27 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from fedsolve.metrics import words
+
 
 def whole(name: str, heads: Sequence[str], lines: Sequence[str], last: str = "") -> str:
     """A table of these lines whose columns are sorted by a click on their heads; `last` is one that is not."""
     row = last
     for head in reversed(heads):
-        kind = " class=text" if head == "data" else ""
+        kind = " class=text" if head in ("data", "metric") else ""
         row = f'<th{kind}><button class="sort">{html.escape(head)}</button></th>{row}'
     return f'<table id="{name}"><thead><tr>{row}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
-def titled(title: str, words: str, table: str) -> str:
+def titled(title: str, told: str, table: str) -> str:
     """A table in a section of its own."""
-    return f'<section>\n<h2>{title}</h2>\n<p class="note">{words}</p>\n<div class="scroll">{table}</div>\n</section>'
+    return f'<section>\n<h2>{title}</h2>\n<p class="note">{told}</p>\n<div class="scroll">{table}</div>\n</section>'
 
 
-def share(value: float | None, digits: int = 2) -> str:
-    """A cell with a share in per cent."""
-    return cell("-", -1.0) if value is None else cell(f"{100 * value:.{digits}f}", value)
+def figure(metric: str, value: float | None, digits: int = 2, *, unit: bool = False) -> str:
+    """A cell with a metric: a share in percent with so many digits, anything else with four; its unit on demand."""
+    shown = words.text if unit else words.number
+    return cell("-", "") if value is None else cell(shown(metric, value, digits), value)
 
 
 def cell(content: object, value: object = None, *, text: bool = False) -> str:

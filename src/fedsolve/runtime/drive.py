@@ -20,11 +20,12 @@ from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.grouping import groups_of
 from fedsolve.method import Method, Server
-from fedsolve.metrics import figures
+from fedsolve.metrics import calibration, figures
 from fedsolve.model import Model
 from fedsolve.parameters import whole
 from fedsolve.progress import Progress, Tick
-from fedsolve.result import ClientResult, Result, Round, Seconds, spreads
+from fedsolve.records import ClientResult, Round, Seconds, spreads
+from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime import examiner
 from fedsolve.runtime.client import Kind, Request
@@ -75,7 +76,9 @@ class Outcome:
             task=task.target.words(),
             metrics=spreads(self.clients, tally=personal),
             baseline=figures(self.tallies.get("baseline", {})),
+            pooled={"shared": figures(self.tallies["shared"])} if "shared" in self.tallies else {},
             confusion=tuple(map(tuple, personal["confusion"].tolist())) if "confusion" in personal else (),
+            calibration=calibration.curve(personal),
             warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
             groups=groups,
             group_models=group_models,

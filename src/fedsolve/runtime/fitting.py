@@ -2,33 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays
+from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
-from fedsolve.errors import ParameterError
-from fedsolve.features import clusters, maps, patches
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.features import clusters, columns, columnsums, maps, patches
+from fedsolve.features.cells import Cells
 from fedsolve.features.patches import Recipe
 from fedsolve.laws import Law
-from fedsolve.method import Method, Personal, Purpose, Server, Site
+from fedsolve.method import Fold, Method, Personal, Plan, Purpose, Server, Site
 
 NAME = "fit"
 
 
-def _recipe(text: str) -> Recipe:
-    """The recipe that a specification begins with; refuses what sites cannot fit."""
+class Stages(Protocol):
+    """How one kind of map is fitted in rounds."""
+
+    @property
+    def fold(self) -> Fold:
+        """How what clients tell is folded."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it takes."""
+        ...
+
+    def check(self, inputs: tuple[int, ...]) -> None:
+        """Refuse inputs of a shape that the map does not take."""
+        ...
+
+    def message(self, state: Arrays) -> Arrays:
+        """What clients are told of what is fitted so far."""
+        ...
+
+    def told(self, message: Arrays, inputs: Any) -> Arrays:
+        """What a client tells in this round."""
+        ...
+
+    def look(self, reply: Arrays, width: int) -> None:
+        """Refuse what no client with inputs of so many columns tells."""
+        ...
+
+    def advance(self, state: Arrays, replies: Arrays) -> Arrays:
+        """What the replies of this round give."""
+        ...
+
+    def fitted(self, state: Arrays, names: Sequence[str]) -> str:
+        """The map in words, once all rounds are over; `names` are those of the inputs' columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """Filters from the federation's own patches: sums in every round."""
+
+    recipe: Recipe
+    fold: Fold = "sum"
+
+    @property
+    def rounds(self) -> int:
+        return self.recipe.rounds
+
+    def check(self, inputs: tuple[int, ...]) -> None:
+        self.recipe.channels(inputs)
+
+    def message(self, state: Arrays) -> Arrays:
+        return state
+
+    def told(self, message: Arrays, inputs: Any) -> Arrays:
+        return clusters.sums(self.recipe, message, inputs)
+
+    def look(self, reply: Arrays, width: int) -> None:
+        """Sums of another layout than those of most are left out where they are added."""
+
+    def advance(self, state: Arrays, replies: Arrays) -> Arrays:
+        return clusters.advance(self.recipe, state, replies)
+
+    def fitted(self, state: Arrays, names: Sequence[str]) -> str:
+        return str(clusters.fitted(self.recipe, state))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Means, levels and holes of a table's columns, then deviations. Levels are not added like numbers."""
+
+    cell: int  # rows of all sites together below which a level has no column of its own
+    told_from: int  # rows of a site from which on it names a level
+    fold: Fold = "collect"
+    rounds: int = columnsums.ROUNDS
+
+    def check(self, inputs: tuple[int, ...]) -> None:
+        if len(inputs) != 1:
+            raise DataError(f"{columns.NAME} takes tables; these inputs have the shape {inputs}")
+
+    def message(self, state: Arrays) -> Arrays:
+        return {"origin": state["origin"]} if "origin" in state else {}
+
+    def told(self, message: Arrays, inputs: Any) -> Arrays:
+        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
+        if "origin" not in message:
+            return columnsums.counted(cells, self.told_from)
+        origin = message["origin"]
+        if origin.shape != (len(cells.names),) or origin.dtype != np.float64 or not np.isfinite(origin).all():
+            raise DataError(f"{columns.NAME}: the means that were sent are not those of {len(cells.names)} columns")
+        return columnsums.squared(cells, origin)
+
+    def look(self, reply: Arrays, width: int) -> None:
+        columnsums.check(reply, width)
+
+    def advance(self, state: Arrays, replies: Arrays) -> Arrays:
+        clients = sorted({name.partition("/")[0] for name in replies})
+        total = reduce(columnsums.added, (take(client, replies) for client in clients))
+        if "squares" in total:
+            return {**state, **total}
+        return {**under("total", total), "origin": columnsums.means(total)}
+
+    def fitted(self, state: Arrays, names: Sequence[str]) -> str:
+        width = len(state["origin"])
+        known = names or [str(place + 1) for place in range(width)]
+        return str(columnsums.fitted(known, take("total", state), {"squares": state["squares"]}, self.cell))
+
+
+def _stages(text: str, told_from: int = 1) -> Stages:
+    """How the map that a specification begins with is fitted; refuses what sites cannot fit."""
     first, *rest = maps.parts(text)
-    recipe = patches.unfitted(first)
-    if recipe is None or any(each == "standardise" or patches.unfitted(each) for each in rest):
+    recipe, cell = patches.unfitted(first), columns.unfitted(first)
+    if (recipe is None and cell is None) or any(map(maps.to_fit, rest)):
         raise ParameterError(
-            f"sites fit one map in a run, patches:..., and it stands first; got {text[:80]!r}: give others fitted, as "
-            "the features of a model of such a run are written"
+            f"sites fit one map in a run, patches:... or columns, and it stands first; got {text[:80]!r}: give others "
+            "fitted, as the features of a model of such a run are written"
         )
-    return recipe
+    return _Patches(recipe) if recipe is not None else _Columns(cast(int, cell), told_from)
 
 
 @dataclass(frozen=True)
@@ -36,50 +148,65 @@ class Fitting(Method):
     """Sums over the clients' training samples, as many rounds as the map takes."""
 
     name: ClassVar[str] = NAME
-    paper: ClassVar[str] = "see fedsolve.features.clusters"
-    sends: ClassVar[str] = "sums over patches of its pictures, and over the features they give"
+    paper: ClassVar[str] = "see fedsolve.features.clusters and fedsolve.features.columnsums"
+    sends: ClassVar[str] = "sums over patches of its pictures and the features they give; or sums and levels of columns"
     laws: ClassVar[tuple[Law, ...]] = ()
+    targets: ClassVar[tuple[str, ...]] = ("classes", "numbers")
 
-    features: str = parameters.text("patches", "the map to be fitted, first of those that follow it", _recipe)
+    features: str = parameters.text("patches", "the map to be fitted, first of those that follow it", _stages)
+    told_from: int = parameters.number(1, "rows from which on a client names a level", low=1, integer=True)
 
     def __post_init__(self) -> None:
         parameters.check(self)
 
     @property
+    def stages(self) -> Stages:
+        """How its map is fitted."""
+        return _stages(self.features, self.told_from)
+
+    @property
     def rounds(self) -> int:
         """As many as the map takes."""
-        return _recipe(self.features).rounds
+        return self.stages.rounds
 
     def check(self, inputs: tuple[int, ...]) -> None:
         """Refuse inputs of a shape that the map does not take."""
-        _recipe(self.features).channels(inputs)
+        self.stages.check(inputs)
 
-    def fitted(self, state: Arrays) -> str:
+    def look(self, reply: Arrays, task: Task) -> None:
+        """Refuse what no client tells in any round."""
+        self.stages.look(reply, task.inputs[0])
+
+    def fitted(self, state: Arrays, task: Task) -> str:
         """The specification with the fitted map in it, once all rounds are over."""
         _, *rest = maps.parts(self.features)
-        return "+".join([str(clusters.fitted(_recipe(self.features), state)), *rest])
+        return "+".join([self.stages.fitted(state, task.feature_names), *rest])
 
     def init_server(self, server: Server) -> Arrays:
         """Nothing is fitted yet. Inputs that the map does not take are refused here."""
         self.check(server.task.inputs)
         return {}
 
+    def plan(self, state: Arrays, clients: Sequence[str]) -> Plan:
+        """All of them, folded as the map takes it."""
+        return Plan(tuple(clients), self.stages.fold)
+
     def message(self, state: Arrays, client: str, purpose: Purpose) -> Arrays:
         """What is fitted so far."""
-        return state
+        return self.stages.message(state)
 
     def aggregate(self, state: Arrays, replies: Arrays, server: Server) -> Arrays:
-        """What the sums of this round give."""
-        return clusters.advance(_recipe(self.features), state, replies)
+        """What the replies of this round give."""
+        return self.stages.advance(state, replies)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
-        """The sums of this round."""
-        return {}, clusters.sums(_recipe(self.features), message, site.train.inputs)
+        """What is told in this round."""
+        return {}, self.stages.told(message, site.train.inputs)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """Nothing: there is no model."""
         return Personal({})
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
-        """Nothing: no class before another."""
+        """No answer before another."""
         return np.zeros((len(inputs), task.outputs))

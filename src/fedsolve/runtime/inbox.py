@@ -18,7 +18,7 @@ from fedsolve.codec import Bytes, decode, read
 from fedsolve.data.target import Target
 from fedsolve.errors import DataError, plain
 from fedsolve.method import Plan
-from fedsolve.result import ClientResult
+from fedsolve.records import ClientResult
 
 Witness: TypeAlias = Callable[[str, Arrays], object]
 """Told of every client's reply before it is folded; a DataError that it raises refuses the reply."""
@@ -306,8 +306,8 @@ def _read_tally(answer: Arrays, target: Target) -> tuple[ClientResult, dict[str,
             raise ValueError(f"{test} test samples, and none of them counted")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"its figures are incomplete or cannot be: {error}") from error
-    personal, shared = figures.get("personal", {}), figures.get("shared", {})
-    client = ClientResult(train, test, personal, shared, chosen=chosen, unsure=unsure)
+    personal, shared, constant = (figures.get(whose, {}) for whose in ("personal", "shared", "baseline"))
+    client = ClientResult(train, test, personal, shared, chosen=chosen, unsure=unsure, constant_metrics=constant)
     return client, tallies
 
 

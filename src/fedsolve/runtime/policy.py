@@ -40,6 +40,7 @@ class Policy:
     split_seed: int = 0  # decides which samples these are
     min_samples: int = 5  # with fewer training samples it does not answer
     min_class: int = 5  # nor with fewer of a class that it has
+    min_cell: int = 3  # a level of a column that fewer training samples have is not named to anybody
     deadline: float = 1800.0  # seconds that an answer may take
     allow_splits: bool = False  # whether it answers under a second split of data it has answered for
 
@@ -49,7 +50,7 @@ class Policy:
                 raise ParameterError(f"TEST must be a share from 0 to 1, official or global; got {self.test!r}")
         elif not 0 <= self.test < 1:
             raise ParameterError(f"TEST must be a share from 0 up to but not including 1; got {self.test!r}")
-        for name, low in (("split_seed", 0), ("min_samples", 1), ("min_class", 1)):
+        for name, low in (("split_seed", 0), ("min_samples", 1), ("min_class", 1), ("min_cell", 1)):
             if not getattr(self, name) >= low:
                 raise ParameterError(f"{name.upper()} must be at least {low}; got {getattr(self, name)!r}")
         if not 0 < self.deadline < math.inf:
@@ -110,6 +111,7 @@ _READERS: dict[str, Any] = {
     "split_seed": int,
     "min_samples": int,
     "min_class": int,
+    "min_cell": int,
     "deadline": float,
     "allow_splits": _flag,
 }

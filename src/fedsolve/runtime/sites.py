@@ -24,6 +24,7 @@ from fedsolve.codec import Bytes
 from fedsolve.data import catalog
 from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
+from fedsolve.data.reading import Reading
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError, plain, unknown
@@ -212,6 +213,7 @@ class FileSite:
     features: str = ""  # what the feature map is here; needed where it takes a network
     model: str = ""  # the network of the users' own that jobs may name, package.module:factory
     policy: Policy = field(default_factory=Policy)
+    reading: Reading = field(default_factory=Reading)  # which columns of its table are what
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
@@ -220,7 +222,8 @@ class FileSite:
             if not isinstance(config.get(key), str) or not config[key]:
                 raise DataError(f'the node\'s configuration lacks {key}="..."; it has {", ".join(config) or "nothing"}')
         places = str(config.get("features", "")), str(config.get("model", ""))
-        return cls(config["client"], config["data"], Path(config["state"]), *places, Policy.of(config))
+        rules = Policy.of(config), Reading.of(config)
+        return cls(config["client"], config["data"], Path(config["state"]), *places, *rules)
 
     def account(self) -> dict[str, object]:
         """The split, once something was answered from it."""
@@ -261,7 +264,7 @@ class FileSite:
     def method(self, job: Job) -> Method:
         """The method of the job; a network of the users' own is imported if the site itself names it, too."""
         if job.method == FITTING:
-            return Fitting(**job.set)
+            return replace(Fitting(**job.set), told_from=self.policy.min_cell)
         return methods.restored(job.method, job.set, model=self.model)
 
     def _features(self, job: Job) -> maps.FeatureMap:
@@ -303,7 +306,7 @@ class FileSite:
     @cached_property
     def _table(self) -> Table:
         try:
-            return catalog.load(self.data)
+            return catalog.load(self.data, reading=self.reading.for_features(self.features))
         except (FedsolveError, OSError) as error:
             if not Path(self.data).exists():
                 raise

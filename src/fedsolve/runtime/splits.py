@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedsolve import disk
 from fedsolve.data.table import Table
 from fedsolve.errors import DataError
+from fedsolve.features.cells import Cells
 from fedsolve.runtime.policy import Policy, Refusal
 
 Digests = NDArray[np.uint64]  # of rows, sorted
@@ -121,8 +122,8 @@ def _read(path: Path) -> list[Split]:
 def _digests(table: Table) -> Digests:
     """One digest per row, of its inputs and its label, as they stand in the file."""
     inputs, names = table.inputs, table.class_names
-    if isinstance(inputs, np.ndarray):
-        whole = np.ascontiguousarray(inputs)
+    if isinstance(inputs, np.ndarray | Cells):
+        whole = inputs.bits() if isinstance(inputs, Cells) else np.ascontiguousarray(inputs)
         contents = (row.tobytes() for row in whole)
     else:
         contents = (inputs[row : row + 1].digest() for row in range(len(inputs)))

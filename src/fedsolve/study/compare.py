@@ -16,6 +16,7 @@ from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.resultfile import read_result
 from fedsolve.study.experiment import Prepared, Settings, class_of, execute, method_of, plain_name, prepare
+from fedsolve.study.settings import AUTO
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
 AVERAGES = ("fedavg", "fedavg-ft")  # what methods that train a network are held against, beside training alone
@@ -239,7 +240,8 @@ def compare(
 
 def data_of(settings: Settings) -> Settings:
     """What the data and their split depend on, as settings with everything else at its default."""
-    kept = ("data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "seed")
+    tables = ("label", "client", "person", "drop", "task", "columns", "date_as", "encoding")
+    kept = ("data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "seed", *tables)
     return Settings(**{name: getattr(settings, name) for name in kept})
 
 
@@ -251,6 +253,9 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
         return None
     method = method_of(settings)
     expected = {**asdict(settings), "set": parameters.values(method), "rounds": method.rounds}
+    del expected["metric"]  # what is shown changes nothing of what was run
+    if settings.partition == AUTO:
+        del expected["partition"]  # it follows from the data
     stored = result.get("settings", {})
     # None stands for a number that the run found out, but for `limit`, where it stands for all samples.
     same = all(stored.get(name) == value for name, value in expected.items() if value is not None or name == "limit")

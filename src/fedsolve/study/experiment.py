@@ -21,10 +21,13 @@ from fedsolve import methods, parameters
 from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
-from fedsolve.data.task import Task
+from fedsolve.data.task import Numbers, Task
 from fedsolve.errors import ParameterError, PrecisionWarning, unknown
 from fedsolve.features import fitting, maps
+from fedsolve.features.cells import Cells
+from fedsolve.features.columns import Columns
 from fedsolve.method import Method
+from fedsolve.metrics.words import check as check_metric
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -33,8 +36,8 @@ from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.drive import Report
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
+from fedsolve.study.settings import AUTO, option_name
 from fedsolve.study.settings import Settings as Settings
-from fedsolve.study.settings import option_name
 
 RUNTIMES = ("local", "flower")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
@@ -45,19 +48,33 @@ def table_of(settings: Settings, progress: Progress | None = None) -> Table:
     name = settings.data
     if name.startswith("synthetic:") and name.count(",") == 1 and settings.clients is not None:
         name += f",{settings.clients}"  # as many natural clients as are asked for
-    table = catalog.load(name, seed=check_seed(settings.seed), skip_broken=settings.skip_broken, progress=progress)
+    table = catalog.load(
+        name,
+        seed=check_seed(settings.seed),
+        skip_broken=settings.skip_broken,
+        progress=progress,
+        reading=settings.reading,
+    )
     return table if settings.limit is None else table.sample(settings.limit, settings.seed)
 
 
 def split_of(settings: Settings, table: Table) -> Federation:
     """The clients, each with its part of the table to train and to test on."""
     return table.split(
-        settings.partition,
+        partition_of(settings, table),
         clients=settings.clients,
         seed=settings.seed,
         test=settings.test,
         min_samples=settings.min_samples,
+        features=settings.features if isinstance(table.inputs, Cells) else "",
     )
+
+
+def partition_of(settings: Settings, table: Table) -> str:
+    """How clients come about: as asked for, else the natural ones where the data name them."""
+    if settings.partition != AUTO:
+        return settings.partition
+    return "dirichlet:0.1" if table.client is None else "by-client"
 
 
 def class_of(name: str, settings: Mapping[str, object] | None = None) -> type[Method]:
@@ -114,25 +131,48 @@ class Prepared:
     federation: Federation
     seconds: float  # that the features took
     about: Mapping[str, Any]  # the data, for result.json
+    partition: str  # how clients came about
 
 
 def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
     """Data, features and split of an experiment."""
+    if settings.metric is not None:
+        check_metric(settings.metric)  # before data are read; whether the target has it, they show
     table, seconds = _mapped(settings, progress)
+    started = time.perf_counter()
     federation = split_of(settings, table)
-    about = {"moved": federation.moved, "skipped": list(table.skipped), "split": _class_counts(federation)}
-    return Prepared(federation, seconds, about)
-
-
-def _class_counts(federation: Federation) -> dict[str, list[int]]:
-    """Samples of each class at each client; nothing where that would be a large file of its own."""
-    classes = federation.task.classes
-    if classes * len(federation.clients) > LARGEST_SPLIT:
-        return {}
-    return {
-        name: np.bincount(np.concatenate([c.train.labels, c.test.labels]), minlength=classes).tolist()
-        for name, c in federation.clients.items()
+    if settings.metric is not None:
+        check_metric(settings.metric, federation.task.target.kind)
+    if isinstance(table.inputs, Cells):
+        seconds = time.perf_counter() - started
+    about = {
+        "moved": federation.moved,
+        "skipped": list(table.skipped),
+        "dropped": list(prepared.dropped if (prepared := _columns_of(federation)) else ()),
+        **_labels(federation),
     }
+    return Prepared(federation, seconds, about, partition_of(settings, table))
+
+
+def _columns_of(federation: Federation) -> Columns | None:
+    """The map that made numbers of a table's columns, where there is one."""
+    features = federation.task.features
+    first = features.maps[0] if isinstance(features, maps.Chain) else features
+    return first if isinstance(first, Columns) else None
+
+
+def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:
+    """How labels are split: samples of each class at each client, or means of numbers.
+
+    Nothing where that would be a large file of its own.
+    """
+    labels = {name: np.concatenate([c.train.labels, c.test.labels]) for name, c in federation.clients.items()}
+    count = federation.task.target.count
+    if count * len(labels) > LARGEST_SPLIT:
+        return {}
+    if federation.task.target.kind == Numbers.kind:
+        return {"means": {name: rows.mean(axis=0).tolist() for name, rows in labels.items() if len(rows)}}
+    return {"split": {name: np.bincount(each, minlength=count).tolist() for name, each in labels.items()}}
 
 
 def execute(
@@ -184,7 +224,14 @@ def execute(
                 on_reply=on_reply,
             )
     chosen = parameters.values(method)
-    resolved = replace(settings, set=chosen, clients=len(federation.clients), rounds=method.rounds, alone=alone)
+    resolved = replace(
+        settings,
+        set=chosen,
+        clients=len(federation.clients),
+        rounds=method.rounds,
+        alone=alone,
+        partition=ready.partition,
+    )
     result = replace(
         result,
         settings=asdict(resolved),
@@ -227,6 +274,8 @@ def _mapped(settings: Settings, progress: Progress | None = None) -> tuple[Table
     if not isinstance(settings.test, str):
         table = replace(table, test=None)  # nobody asks for it, so it needs no features
     table.check_classes()  # before features that take time
+    if isinstance(table.inputs, Cells):
+        return table, 0.0  # columns are agreed on where clients are
     started = time.perf_counter()
     if features is None:
         # A map is fitted to the samples that clients train on. The split does not depend on the features.
@@ -252,8 +301,9 @@ def _simulated(settings: Settings, method: Method, progress: Progress | None, on
     data = settings.data
     here = replace(settings, data=str(Path(data).resolve()) if Path(data).exists() else data)  # workers are elsewhere
     load = partial(_federation, json.dumps(asdict(here)))
-    is_fitted = fitting.unfitted(settings.features)
-    features = str(load().task.features) if is_fitted else settings.features
+    fitted = load().task.features
+    is_fitted = fitting.unfitted(settings.features) or fitting.numbered(str(fitted))
+    features = str(fitted) if is_fitted else settings.features
     job = Job(settings.method, parameters.values(method), features, settings.seed, settings.test)
     participation, every = settings.participation, settings.eval_every
     return flower.simulate(

@@ -16,13 +16,18 @@ from fedsolve import disk, metrics
 from fedsolve.arrays import Array, take
 from fedsolve.data import folders
 from fedsolve.data.align import align
-from fedsolve.data.files import NAMES, OTHER, read_columns
+from fedsolve.data.files import NAMES, OTHER, read_columns, read_content
+from fedsolve.data.reading import Reading
 from fedsolve.data.samples import check_inputs
 from fedsolve.data.table import Table
+from fedsolve.data.target import Numbers
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.features.cells import Cells
+from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import Inputs
+from fedsolve.features.maps import Chain
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 from fedsolve.progress import Progress
@@ -60,11 +65,13 @@ def predict_file(
     skip_broken: bool = False,
     progress: Progress | None = None,
     kind: type[Method] | None = None,
+    reading: Reading | None = None,
 ) -> Predictions:
     """Predict the class or the numbers of each sample in an .npz, .csv or .parquet file, or of pictures in a folder.
 
     What the model needs beside its file is told here, as to `load_model`: `features`, the network behind its features;
-    `model`, a network of the user's own; `kind`, the class of its method.
+    `model`, a network of the user's own; `kind`, the class of its method. `reading` says how a table is written, and
+    which of its columns holds the truth.
     """
     trained = load_model(model_path, kind, features=features, model=model)
     if isinstance(trained.task.features, Elsewhere):  # before the data are read
@@ -72,12 +79,15 @@ def predict_file(
     if data_path.is_dir():
         return _predict_folder(trained, data_path, skip_broken, progress)
     source = str(data_path)
+    first = trained.task.features.maps[0] if isinstance(trained.task.features, Chain) else trained.task.features
+    if isinstance(first, Columns) and data_path.suffix.lower() != ".npz":
+        return _predict_table(trained, first, data_path, reading or Reading(), progress)
     columns = read_columns(data_path, trained.task.feature_names)
     if "x" not in columns:
         raise DataError(f"{source} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
     truth = None
     if columns["x"].shape[:1] == (0,):  # a table needs samples, predictions do not
-        inputs: Inputs = columns["x"]
+        inputs: Inputs | Cells = columns["x"]
     else:
         table = align(_table(columns, trained.task, source), trained.task, source)
         inputs, truth = table.inputs, table.labels if "y" in columns else None
@@ -88,6 +98,24 @@ def predict_file(
     figures = {} if truth is None else _figures(trained, predictions, truth)
     others = {name: cells.tolist() for name, cells in take(OTHER, columns).items()}
     return replace(predictions, figures=figures, others=others)
+
+
+def _predict_table(
+    model: Model, columns: Columns, path: Path, reading: Reading, progress: Progress | None
+) -> Predictions:
+    """Predictions for a table as it is: its cells become numbers by the model's own map."""
+    target = model.task.target
+    label = reading.label or (target.names if isinstance(target, Numbers) else ())
+    found = read_content(path, replace(reading, label=label, kinds=columns.kinds), wanted=bool(reading.label))
+    truth = None
+    if found.labels is not None and len(found.labels) and len(found.label) in (1, target.width):
+        truth = target.read(found.labels, str(path))
+    try:
+        predictions = _predictions(model, model.scores(found.inputs, progress))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    figures = {} if truth is None else _figures(model, predictions, truth)
+    return replace(predictions, figures=figures, others=found.others)
 
 
 def _figures(model: Model, predictions: Predictions, truth: NDArray[Any]) -> dict[str, float]:

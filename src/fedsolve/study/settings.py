@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsolve.errors import DataError, ParameterError, brief, plain, unknown
 from fedsolve.texts import read_json
 
+if TYPE_CHECKING:
+    from fedsolve.data.reading import Reading
+
 _KEY = "fedsolve.setting"
+AUTO = "auto"  # what follows from the data
 
 
 def share_of(text: str) -> float | str:
@@ -80,10 +84,10 @@ def _setting(default: Any, kind: Kind, help: str, metavar: str | None = None, *,
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the outcome of a run. Texts are as on the command line.
+    """Everything that decides the outcome of a run, and what of it is shown. Texts are as on the command line.
 
-    >>> Settings(clients=5).partition
-    'dirichlet:0.1'
+    >>> Settings(clients=5).test
+    0.2
     """
 
     method: str = _setting(
@@ -99,6 +103,30 @@ class Settings:
         "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder per "
         "class), or hf:NAME.",
     )
+    label: str = _setting(
+        "", TEXT, "The column of a table that is predicted, or several numbers: A,B. Default: y or label.", "NAME"
+    )
+    client: str = _setting("", TEXT, "The column of a table that says whose each row is. Default: client.", "NAME")
+    person: str = _setting(
+        "", TEXT, "The column that says which person a row is of: no person is trained and tested on.", "NAME"
+    )
+    drop: str = _setting("", TEXT, "Columns of a table that are left out, separated by commas.", "NAME,...")
+    task: str = _setting(
+        "auto",
+        TEXT,
+        "classes, numbers, or auto, the default: texts, truth values and whole numbers of few values are classes, "
+        "other numbers are numbers.",
+    )
+    columns: str = _setting(
+        "auto",
+        TEXT,
+        "Of a table: auto, the default: numbers about the federation's means, over its deviations, empty cells filled "
+        "and marked, one column for each level of texts; numbers: every cell is a number and stays as it is.",
+    )
+    date_as: str = _setting("", TEXT, "days: dates of a table as days since 1970. Default: they are refused.", "days")
+    encoding: str = _setting(
+        "", TEXT, "Of a .csv file, as in latin-1. Default: UTF-8, or UTF-16 with its mark.", "NAME"
+    )
     limit: int | None = _setting(
         None,
         WHOLE,
@@ -107,11 +135,11 @@ class Settings:
     )
     clients: int | None = _setting(None, WHOLE, "How many clients share the data. Default: 20.")  # or the natural ones
     partition: str = _setting(
-        "dirichlet:0.1",
+        "auto",
         TEXT,
         "iid, dirichlet:A (small A: very different clients), classes:C (C random classes per client), "
-        "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the column `client` of the data). "
-        "Default: dirichlet:0.1.",
+        "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the owners of the rows, --client). "
+        "Default: by-client where the data name owners, else dirichlet:0.1.",
     )
     test: float | str = _setting(
         0.2,
@@ -146,6 +174,30 @@ class Settings:
         negative=True,
     )
     eval_every: int = _setting(1, WHOLE, "Evaluate every N rounds, and after the last. Default: 1.", "N")
+    metric: str | None = _setting(
+        None,
+        TEXT,
+        "The figure that is shown: accuracy (the default for classes), balanced_accuracy, log_loss, brier, macro_f1, "
+        "auc; rmse (the default for numbers), mae, r2. All are in result.json.",
+        "NAME",
+    )
+
+    @property
+    def reading(self) -> Reading:
+        """How a table is read."""
+        from fedsolve.data.reading import Reading, names_in
+
+        return Reading(
+            label=names_in(self.label),
+            client=self.client,
+            person=self.person,
+            drop=names_in(self.drop),
+            task=self.task,
+            columns=self.columns,
+            date_as=self.date_as,
+            encoding=self.encoding,
+            varied=True,
+        )
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Settings:

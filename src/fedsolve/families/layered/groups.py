@@ -7,8 +7,10 @@ network of each group, beside the layers that all have in common.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve.arrays import Array, Arrays, Float, accumulate, flat, take, under
 from fedsolve.data.task import Task
@@ -26,15 +28,21 @@ def profile(reader: layers.Reader, message: Arrays, site: Site, *, by: str) -> F
 
 
 def _encoded_shares(reader: layers.Reader, message: Arrays, site: Site) -> Float:
-    """Label shares times the narrowest encoding."""
-    task, train = site.task, site.train
-    shares: Float = np.bincount(train.labels, minlength=task.classes) / len(train)
+    """Label shares times the narrowest encoding; of numbers, the shares of their tenths."""
+    task, columns = site.task, targets.columns(site.task.target)
+    shares = constant_answer(targets.seen(task.target, site.train.labels), columns)
     hidden = [stage for stage in reader.stages(task)[:-1] if stage.layer.recipe is None]
     if not hidden:  # (8) has no encoding to choose from
         return shares
     number = min(range(len(hidden)), key=lambda place: hidden[place].width)
-    encoded: Float = shares @ targets.encoding(int(message["seeds"][0]), number, task.classes, hidden[number].width)
+    encoded: Float = shares @ targets.encoding(int(message["seeds"][0]), number, columns, hidden[number].width)
     return encoded
+
+
+def constant_answer(labels: NDArray[Any], classes: int) -> Float:
+    """What a client knows before anything is trained: the shares of its labels, or the means of its numbers."""
+    answer: Float = targets.counts(labels, classes) / len(labels)
+    return answer
 
 
 def _mean_input(reader: layers.Reader, site: Site) -> Float:

@@ -8,7 +8,7 @@ from fedsolve.arrays import Array, Arrays, Float, under
 from fedsolve.families.layered.boosting import Blockwise, is_open, solved
 from fedsolve.families.ridge import choice, linear, standard, steps
 from fedsolve.moments import Moments
-from fedsolve.solver import freedom, solution_of
+from fedsolve.solver import freedom
 
 LESS = 0.3  # of the ridge of least squared error, which is too much for the largest score to be the right one
 _SUMS = ("triangle", "cross", "count", "ridge")
@@ -81,8 +81,7 @@ def _start(total: Moments) -> tuple[dict[str, Array], Moments]:
     """
     origin, scale = standard.origin_and_scale(total)
     start = under("start", {"origin": origin, "scale": scale})
-    constant = np.flatnonzero(scale == 0)
-    unsure = np.intersect1d(solution_of(total, intercept=True, solver="auto").unsure, constant) if len(constant) else ()
+    unsure = standard.hidden(total, scale)
     if len(unsure):
-        start |= under("raw", {**total.arrays(), "unsure": np.asarray(unsure, dtype=np.int64)})
+        start |= under("raw", {**total.arrays(), "unsure": unsure})
     return start, standard.standardised(total, origin, scale)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,14 @@ from fedsolve import arrays as named
 from fedsolve import blas
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.samples import Samples
-from fedsolve.data.task import Task
+from fedsolve.data.task import Target, Task
 from fedsolve.errors import DataError
 from fedsolve.families.layered import forward, targets
 from fedsolve.families.layered.description import Network
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration
 from fedsolve.families.ridge.choice import server_ridge
-from fedsolve.families.ridge.linear import trust
+from fedsolve.families.ridge.linear import linear_model, trust
 from fedsolve.features import clusters
 from fedsolve.moments import Moments
 from fedsolve.solver import solution_of
@@ -47,7 +48,7 @@ class Reader:
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """The layers for the samples of a task."""
-        return self.network.stages(task.shape, task.classes)
+        return self.network.stages(task.shape, task.outputs)
 
     def coded(self, stage: Stage) -> bool:
         """Whether a layer is held as it is, and not as class scores."""
@@ -78,18 +79,23 @@ def network_of(arrays: Arrays) -> dict[str, Array]:
     return {name: arrays[name] for name in arrays if name in names or name == "seeds"}
 
 
-def solved_layer(total: Moments, gamma: float | str, *, hidden: bool, coded: bool, constant: bool) -> dict[str, Array]:
+def solved_layer(
+    total: Moments, gamma: float | str, *, hidden: bool, classes: bool, constant: bool
+) -> dict[str, Array]:
     """FedACnnL (5): the ridge is added once, whoever and however many answered. The constant is a feature like any.
 
-    Beside the layer, how far it can be trusted and, where its columns are classes, the sharpness of its scores.
+    Except where the layer gives numbers, which may be far from zero: there it is not penalised. Beside the layer, how
+    far it can be trusted and, where its columns are `classes`, the sharpness of its scores.
     """
+    free = constant and total.squares is not None
     if isinstance(gamma, str) and hidden:
         ridge = HIDDEN_RIDGE * float(total.diagonal().mean())
     else:
-        ridge = server_ridge(gamma, total)
-    solution = solution_of(total, ridge, solver="auto", one_hot=not coded)
-    layer = {**forward.unstacked(solution.weights, constant=constant), "ridge": np.array(ridge), **trust(solution)}
-    return layer if coded else {**layer, "sharpness": np.array(calibration.sharpness_of_sums(total, solution))}
+        ridge = server_ridge(gamma, total, intercept=free)
+    solution = solution_of(total, ridge, intercept=free, solver="auto", one_hot=classes)
+    weights = linear_model(solution) if free else forward.unstacked(solution.weights, constant=constant)
+    layer = {**weights, "ridge": np.array(ridge), **trust(solution)}
+    return {**layer, "sharpness": np.array(calibration.sharpness_of_sums(total, solution))} if classes else layer
 
 
 def drawn_layer(total: Moments, towards: Arrays, pull: float) -> dict[str, Array]:
@@ -150,9 +156,9 @@ def moved(
 
 
 def statistics(
-    reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[np.int64], depth: int
+    reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[Any], depth: int
 ) -> Moments:
-    """X'X and X'Z of layer `depth`, or X'Y; FedACnnL (6), whatever the blocks."""
+    """X'X and X'Z of layer `depth`, or X'Y; FedACnnL (6), whatever the blocks. `labels` as the layer sees them."""
     stage = stages[depth]
     if reader.coded(stage):
         return _coded_statistics(reader, stages, model, source, labels, depth)
@@ -161,31 +167,37 @@ def statistics(
         for rows, values in blocks(reader, stages, model, source, depth):
             yield from _labelled(reader, stage, values, labels[rows])
 
-    return Moments.over(parts(), features=stage.features + reader.constant, classes=stages[-1].width)
+    features, squares = stage.features + reader.constant, stage.last and labels.ndim == 2
+    return Moments.over(parts(), features=features, classes=_columns(stages, labels), squares=squares)
+
+
+def _columns(stages: tuple[Stage, ...], labels: NDArray[Any]) -> int:
+    """How many columns Y has."""
+    return stages[-1].width if labels.ndim == 1 else labels.shape[1]
 
 
 def _labelled(
-    reader: Reader, stage: Stage, values: Array, labels: NDArray[np.int64]
-) -> Iterator[tuple[Float, NDArray[np.int64]]]:
+    reader: Reader, stage: Stage, values: Array, labels: NDArray[Any]
+) -> Iterator[tuple[Float, NDArray[Any]]]:
     """The rows of a few samples, each with the label of its sample."""
-    repeated, start = np.repeat(labels, stage.positions), 0
+    repeated, start = np.repeat(labels, stage.positions, axis=0), 0
     for rows in forward.design(stage, values, reader.block, constant=reader.constant):
         yield rows, repeated[start : start + len(rows)]
         start += len(rows)
 
 
 def _coded_statistics(
-    reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[np.int64], depth: int
+    reader: Reader, stages: tuple[Stage, ...], model: Arrays, source: Source, labels: NDArray[Any], depth: int
 ) -> Moments:
     """X'X and X'Z. With a code at each place, X'Z = sum over classes c and places p of (sum of x_p in c)' Q_cp."""
-    stage, seed, classes = stages[depth], int(model["seeds"][0]), stages[-1].width
+    stage, seed, classes = stages[depth], int(model["seeds"][0]), _columns(stages, labels)
     features = stage.features + reader.constant
     triangle, cross, count = np.zeros(blas.packed_size(features)), np.zeros((features, stage.width)), 0
     sums = np.zeros((classes, *stage.inputs))
     for rows, values in blocks(reader, stages, model, source, depth):
         some, mine = values.reshape(len(values), *stage.inputs), labels[rows]
-        for label in np.unique(mine).tolist() if reader.target == "place" else ():
-            sums[label] += some[mine == label].sum(axis=0)
+        for label in _present(mine, classes) if reader.target == "place" else ():
+            sums[label] += some[targets.members(mine, label)].sum(axis=0)
         for design, repeated in _labelled(reader, stage, values, mine):
             blas.gram(design, triangle, add=count > 0)
             count += len(design)
@@ -193,8 +205,8 @@ def _coded_statistics(
                 cross += design.T @ targets.projected(seed, depth, design, repeated, classes, stage.width)
     if reader.target == "place":
         every = targets.codes(seed, depth, classes, stage.positions, stage.width)
-        counts = np.bincount(labels, minlength=classes)
-        for label in np.flatnonzero(counts).tolist():
+        counts = targets.counts(labels, classes)
+        for label in _present(labels, classes):
             start = 0
             for design in forward.design(stage, sums[label : label + 1], reader.block, constant=reader.constant):
                 design[:, stage.features :] = counts[label]  # the constant of a sum of so many samples
@@ -203,19 +215,24 @@ def _coded_statistics(
     return Moments(triangle, cross, np.array(count))
 
 
-def scores(reader: Reader, model: Arrays, inputs: Array, classes: int) -> Float:
-    """Scores of the classes by the last layer there is; of a convolution, over all its places.
+def _present(labels: NDArray[Any], classes: int) -> list[int]:
+    """The classes, or tenths, that have samples."""
+    return list(np.flatnonzero(targets.counts(labels, classes)).tolist())
 
-    A network of which only the first layers are trained is a classifier, too; one without any has no opinion.
+
+def scores(reader: Reader, model: Arrays, inputs: Array, target: Target) -> Float:
+    """Scores of the classes, or the numbers, by the last layer there is; of a convolution, over all its places.
+
+    A network of which only the first layers are trained has answers, too; one without any has no opinion.
     """
     trained = layers(model)
-    depth, seed = len(trained) - 1, int(model["seeds"][0])
-    stages = reader.network.stages(inputs.shape[1:], classes)
+    depth, seed, classes = len(trained) - 1, int(model["seeds"][0]), targets.columns(target)
+    stages = reader.network.stages(inputs.shape[1:], target.width)
     _check_shapes(reader, stages, trained, classes)
-    result = np.zeros((len(inputs), classes))
     if depth < 0 or stages[depth].layer.recipe is not None:
-        return result
+        return targets.answers(target, np.zeros((len(inputs), classes)))
     stage, layer = stages[depth], trained[depth]
+    result = np.zeros((len(inputs), target.width if stage.last else classes))
     for rows, values in blocks(reader, stages, model, Source(inputs), depth):
         if reader.coded(stage):
             found = forward.values(stage, layer, values, reader.block).reshape(
@@ -225,7 +242,7 @@ def scores(reader: Reader, model: Arrays, inputs: Array, classes: int) -> Float:
         else:
             means = forward.mean_rows(stage, values, constant=reader.constant)
             result[rows] = means @ forward.stacked(layer)
-    return result
+    return targets.answers(target, result, hidden=not stage.last)
 
 
 def probabilities(model: Arrays, scores: Array) -> Float:
@@ -240,7 +257,7 @@ def _check_shapes(reader: Reader, stages: tuple[Stage, ...], trained: list[dict[
         if stage.layer.recipe is not None:
             clusters.fitted(stage.layer.recipe, layer)
             continue
-        shape = (stage.features, stage.width if reader.coded(stage) else classes)
+        shape = (stage.features, stage.width if stage.last or reader.coded(stage) else classes)
         if layer["weight"].shape != shape or ("intercept" in layer) != reader.constant:
             raise DataError(f"a layer must have shape {shape}; got {layer['weight'].shape}")
 

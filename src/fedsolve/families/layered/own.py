@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, Float, under
-from fedsolve.families.layered import forward, layers
+from fedsolve.families.layered import forward, layers, targets
 from fedsolve.families.layered.stages import Stage
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.method import Site
@@ -33,7 +33,7 @@ def own_network(
     chosen = {}
     for number, layer in enumerate(layers.layers(message)):
         source = layers.moved(reader, stages, model, source, max(number, source.depth), budget)
-        if _stays(reader, stages[number], epsilon):
+        if _stays(reader, stages[number], epsilon, numbers=site.task.target.kind == "numbers"):
             model |= under(f"layer/{number}", layer)
             continue
         own_layer, used = _own_layer(reader, stages, model, source, layer, site, epsilon)
@@ -42,13 +42,14 @@ def own_network(
     return model, chosen
 
 
-def _stays(reader: layers.Reader, stage: Stage, epsilon: float | str) -> bool:
+def _stays(reader: layers.Reader, stage: Stage, epsilon: float | str, *, numbers: bool) -> bool:
     """Whether a layer is the group's for every client.
 
-    A code of its own at each place cannot be judged by left-out labels; and whoever moves a hidden layer moves the
-    inputs that the group's next layer was fitted to.
+    A code of its own at each place cannot be judged by left-out labels, nor tenths by numbers; and whoever moves a
+    hidden layer moves the inputs that the group's next layer was fitted to.
     """
-    return stage.layer.recipe is not None or (isinstance(epsilon, str) and reader.coded(stage))
+    unjudged = reader.coded(stage) or (numbers and not stage.last)
+    return stage.layer.recipe is not None or (isinstance(epsilon, str) and unjudged)
 
 
 def _own_layer(
@@ -61,7 +62,8 @@ def _own_layer(
     epsilon: float | str,
 ) -> tuple[dict[str, Array], float]:
     """PFedACnnL (13) for one layer, from the group's, and the epsilon that was used."""
-    depth, labels, prior = len(layers.layers(model)), site.train.labels, forward.stacked(group)
+    depth, prior = len(layers.layers(model)), forward.stacked(group)
+    labels = targets.seen(site.task.target, site.train.labels, hidden=not stages[depth].last)
     own_moments = layers.statistics(reader, stages, model, source, labels, depth)
     # W = M + (X'X + epsilon I)^-1 X'(Y - X M)
     rest = Moments(own_moments.triangle, own_moments.cross - own_moments.gram @ prior, own_moments.samples)
@@ -83,19 +85,20 @@ def choose_epsilon(
     `rest` holds X'X and X'(Y - X M), `rows` the mean row of each sample. A dense layer has one row per sample, and
     leave-one-out is exact. An image has `places` rows that must be left out together: their part in the fit is taken
     as `places` times that of their mean, which is exact where the patches of an image are alike and else too small.
+    `labels` are class numbers, or rows of numbers, which have no sharpness.
     """
-    targets = linear.one_hot(labels, prior.shape[1])
+    wanted = labels if labels.ndim == 2 else linear.one_hot(labels, prior.shape[1])
     start = rows @ prior
     unit = float(rest.diagonal().mean()) or 1.0
     candidates: list[float] = [unit * factor for factor in EPSILONS]
     if places == 1:
-        path = RidgePath.of(rows, targets - start)
+        path = RidgePath.of(rows, wanted - start)
     else:
         squares, vectors = np.linalg.eigh(rest.gram)
         nonzero = squares > np.finfo(np.float64).eps * max(len(squares), np.sqrt(rest.count)) * squares[-1]
         squares, vectors = squares[nonzero], vectors[:, nonzero] / np.sqrt(squares[nonzero])
         root = np.sqrt(places)
-        path = RidgePath(root * (rows @ vectors), squares, root * (targets - start), vectors.T @ rest.cross, 0.0)
+        path = RidgePath(root * (rows @ vectors), squares, root * (wanted - start), vectors.T @ rest.cross, 0.0)
 
     def predicted(epsilon: float) -> Float:
         gain = path.ridge(epsilon)
@@ -103,4 +106,4 @@ def choose_epsilon(
         return scores
 
     epsilon = choice.best(candidates, map(predicted, candidates), labels)
-    return epsilon, calibration.sharpness(predicted(epsilon), labels, sharpness)
+    return epsilon, calibration.sharpness(predicted(epsilon), labels, sharpness) if labels.ndim == 1 else 0.0

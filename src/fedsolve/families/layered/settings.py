@@ -12,7 +12,7 @@ from itertools import chain
 from fedsolve import digits, parameters
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
-from fedsolve.families.layered import layers
+from fedsolve.families.layered import layers, targets
 from fedsolve.families.layered.description import parse
 from fedsolve.families.layered.forward import SCALES
 from fedsolve.families.layered.targets import TARGETS
@@ -100,11 +100,11 @@ def next_layer(method: Layerwise, state: Arrays, replies: Arrays, task: Task) ->
     """The state once the sums of all who answered are in: with its next layer, or a round nearer to it."""
     reader, depth = method.reader(), len(layers.layers(state))
     stages = reader.stages(task)
-    recipe, coded = stages[depth].layer.recipe, reader.coded(stages[depth])
+    recipe = stages[depth].layer.recipe
     if recipe is None:
-        hidden, constant = not stages[depth].last, method.constant
+        hidden, classes = not stages[depth].last, task.classes > 0 and not reader.coded(stages[depth])
         total = Moments.from_arrays(replies)
-        layer = layers.solved_layer(total, method.gamma, hidden=hidden, coded=coded, constant=constant)
+        layer = layers.solved_layer(total, method.gamma, hidden=hidden, classes=classes, constant=method.constant)
         return {**state, **under(f"layer/{depth}", layer)}
     fit = clusters.advance(recipe, take(FIT, state), replies)
     before = {name: array for name, array in state.items() if not name.startswith(f"{FIT}/")}
@@ -129,5 +129,6 @@ def layer_update(
     source = layers.restore(private, site.train, tag, depth)
     if depth + 1 < len(stages) or reader.network.patches:  # nobody else needs the inputs of the last layer again
         source = layers.moved(reader, stages, message, source, depth, method.budget)
-    statistics = layers.statistics(reader, stages, message, source, site.train.labels, depth)
+    labels = targets.seen(site.task.target, site.train.labels, hidden=not stages[depth].last)
+    statistics = layers.statistics(reader, stages, message, source, labels, depth)
     return layers.keep(source, tag), statistics.arrays()

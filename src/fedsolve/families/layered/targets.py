@@ -9,20 +9,73 @@ With y the row of a label and Q a random matrix, the targets of a hidden layer a
 - `projection`: sign(x P) + sign(y Q), with P a random matrix for the layer's inputs ("Forward Projection").
 
 A layer whose targets are not y Q for one Q is `coded`: its clients send X'Z, one column per channel.
+
+Where targets are numbers, the last layer is fitted to them, and hidden layers see tenths in place of classes: y says
+which of ten intervals a number falls into, equally likely ones for a normal number about its origin and over its scale,
+so that nothing more has to be agreed on. One line for each interval, in random codes, is cut off by an activation at
+many places. Several numbers have their tenths side by side: y has a one for each number.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from fedsolve.arrays import Array, Float
+from fedsolve.data.target import STRATA, Numbers, Target
 from fedsolve.families.layered.stages import Stage
 from fedsolve.rng import derive
 
 TARGETS = ("place", "shared", "projection")
+_CUTS = ndtri(np.arange(1, STRATA) / STRATA)  # where a normal number is cut into intervals that are equally likely
+_HEIGHTS = np.concatenate([[0.0], np.exp(-0.5 * np.square(_CUTS)) / np.sqrt(2 * np.pi), [0.0]])
+_MEANS = -STRATA * np.diff(_HEIGHTS)  # of a normal number in each interval
+
+
+def columns(target: Target) -> int:
+    """How many classes hidden layers see: those there are, or the tenths of each number."""
+    return target.width * STRATA if isinstance(target, Numbers) else target.width
+
+
+def seen(target: Target, labels: NDArray[Any], *, hidden: bool = True) -> NDArray[Any]:
+    """Labels as a layer is fitted to them: class numbers; or rows, of tenths for hidden layers, else of numbers.
+
+    Numbers are about their origin, so that a network without constants has their mean, and sums keep their digits.
+
+    >>> seen(Numbers("age", origin=[40], scale=[10]), np.array([[12.0], [41.0]])).astype(int).tolist()
+    [[1, 0, 0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]]
+    """
+    if not isinstance(target, Numbers):
+        return labels
+    if not hidden:
+        return np.asarray(target.rows(labels) - np.array(target.origin))
+    places = np.searchsorted(_CUTS, target.standard(labels), side="right")
+    rows = np.zeros((*places.shape, STRATA))
+    np.put_along_axis(rows, places[:, :, None], 1.0, axis=2)
+    return rows.reshape(len(rows), -1)
+
+
+def answers(target: Target, scores: Float, *, hidden: bool = True) -> Float:
+    """What a layer says: scores of classes as they are; numbers, from tenths by the means of those."""
+    if not isinstance(target, Numbers):
+        return scores
+    if not hidden:
+        return np.asarray(scores + np.array(target.origin))
+    return target.of_standard(scores.reshape(len(scores), target.count, STRATA) @ _MEANS)
+
+
+def counts(labels: NDArray[Any], classes: int) -> NDArray[Any]:
+    """How many samples each class has, or each tenth."""
+    return np.bincount(labels, minlength=classes) if labels.ndim == 1 else labels.sum(0)
+
+
+def members(labels: NDArray[Any], number: int) -> NDArray[np.bool_]:
+    """Which samples are of a class, or in a tenth."""
+    return np.asarray(labels == number if labels.ndim == 1 else labels[:, number] > 0)
 
 
 def coded(target: str, stage: Stage) -> bool:
@@ -54,10 +107,11 @@ def _drawn(seed: int, name: str, number: int, *shape: int) -> Float:
     return matrix
 
 
-def projected(seed: int, number: int, rows: Float, labels: NDArray[np.int64], classes: int, width: int) -> Float:
+def projected(seed: int, number: int, rows: Float, labels: NDArray[Any], classes: int, width: int) -> Float:
     """The targets sign(x P) + sign(y Q) of rows with these labels; a constant among the rows is a feature like any."""
     ours = np.sign(rows @ projection(seed, number, rows.shape[1], width))
-    ours += np.sign(encoding(seed, number, classes, width))[labels]
+    matrix = encoding(seed, number, classes, width)
+    ours += np.sign(matrix[labels] if labels.ndim == 1 else labels @ matrix)
     return ours
 
 

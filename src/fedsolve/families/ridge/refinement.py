@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ def choose_beta_and_lam(
     prior: Float,
     rows: Float,
     targets: Float,
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
     sharpness: float,
     *,
     beta: float | str,
@@ -26,7 +28,7 @@ def choose_beta_and_lam(
 
     `prior` are scores of the first stream without the samples, `targets` what it left over with them, `rows` the
     features of the second. A `beta` or `lam` that is a number stays. And the sharpness of the left-out predictions;
-    `sharpness`, that of the first stream, where nothing is chosen.
+    `sharpness`, that of the first stream, where nothing is chosen, and zero for numbers, which have none.
     """
     unit = float(np.square(rows).sum()) / rows.shape[1] or 1.0
     betas = [unit * factor for factor in choice.RIDGES] if isinstance(beta, str) else [beta]
@@ -40,4 +42,6 @@ def choose_beta_and_lam(
         gain = path.ridge(each)
         refined[each] = left_out(targets, path.fitted(gain), path.leverage(gain))
     best = choice.best(pairs, (prior + lam * refined[beta] for beta, lam in pairs), labels)
+    if not sharpness:
+        return best, 0.0
     return best, calibration.sharpness(prior + best[1] * refined[best[0]], labels, sharpness)

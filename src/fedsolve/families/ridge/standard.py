@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve import blas, digits
 from fedsolve.arrays import Float
 from fedsolve.moments import Moments
+from fedsolve.solver import solution_of
 
 
 def origin_and_scale(total: Moments) -> tuple[Float, Float]:
@@ -32,4 +34,11 @@ def standardised(total: Moments, origin: Float, scale: Float) -> Moments:
     lower[:-1, :-1] = lower[:-1, :-1] * scale[:, None] * scale - total.count * np.multiply.outer(means, means)
     lower[-1, :-1] = 0.0
     cross = np.vstack([total.cross[:-1] * scale[:, None] - np.multiply.outer(means, total.cross[-1]), total.cross[-1]])
-    return Moments(blas.pack(lower), cross, total.samples)
+    return Moments(blas.pack(lower), cross, total.samples, squares=total.squares)
+
+
+def hidden(total: Moments, scale: Float) -> NDArray[np.int64]:
+    """The features that look constant, so that their scale is 0, and are not; `total` are sums that tell."""
+    constant = np.flatnonzero(scale == 0)
+    unsure = solution_of(total, intercept=True, solver="auto").unsure if len(constant) else ()
+    return np.intersect1d(np.asarray(unsure, dtype=np.int64), constant)

@@ -113,11 +113,19 @@ def _fitted(
 ) -> str:
     """The specification of the features with the map in it that the sites fitted."""
     outcome = drive(
-        fit, task, transport, seed=job.seed, tolerate=True, min_clients=least, progress=progress, evaluate=False
+        fit,
+        task,
+        transport,
+        seed=job.seed,
+        tolerate=True,
+        min_clients=least,
+        progress=progress,
+        evaluate=False,
+        on_reply=lambda client, reply: fit.look(reply, task),
     )
     for name, reason in sorted(outcome.failed.items()):
         say(f"left out while features were fitted: {name}: {reason}")
-    return fit.fitted(outcome.state)
+    return fit.fitted(outcome.state, task)
 
 
 def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:

@@ -7,8 +7,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 export FLWR_HOME="$here/home"
 case $DATA in /*) ;; *) DATA=$here/$DATA ;; esac
 case $STATE in /*) ;; *) STATE=$here/$STATE ;; esac
-# The site's own rules, which no server changes: its split, the least it answers from, how long an answer may take.
+# The site's own rules, which no server changes: its split, the least it answers from, how long an answer may take, and
+# which column of a table is what.
 rules="test=\"$TEST\" split_seed=\"$SPLIT_SEED\" min_samples=\"$MIN_SAMPLES\" min_class=\"$MIN_CLASS\""
+rules="$rules min_cell=\"$MIN_CELL\" label=\"$LABEL\" drop=\"$DROP\" person=\"$PERSON\" task=\"$TASK\""
+rules="$rules date_as=\"$DATE_AS\" encoding=\"$ENCODING\""
 rules="$rules deadline=\"$DEADLINE\" allow_splits=\"$ALLOW_SPLITS\""
 trap 'kill "$child" 2>/dev/null; wait; exit 0' INT TERM
 while :; do

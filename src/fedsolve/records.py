@@ -1,0 +1,143 @@
+"""The parts of a result: how one client fares, how a figure spreads over clients, a round, and where time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from fedsolve import metrics
+from fedsolve.arrays import Arrays
+
+Whose: TypeAlias = Literal["personal", "shared", "alone", "constant"]
+"""The client's model, the global one, that of training alone, or the best constant answer for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """How one client fares. Figures are on its own test samples; there are none where it has none."""
+
+    train: int
+    test: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of its personal model
+    shared_metrics: Mapping[str, float] = field(default_factory=dict)  # of the one global model
+    alone_metrics: Mapping[str, float] = field(default_factory=dict)  # of training alone
+    chosen: Mapping[str, float] = field(default_factory=dict)  # hyper-parameters chosen for this client
+    unsure: tuple[int, ...] = ()  # features whose digits its model lost; see Solution.unsure
+    constant_metrics: Mapping[str, float] = field(default_factory=dict)  # of the best constant answer for it
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of its personal model."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def shared(self) -> float | None:
+        """The accuracy of the one global model on its test samples."""
+        return self.shared_metrics.get("accuracy")
+
+    @property
+    def alone(self) -> float | None:
+        """The accuracy of training alone."""
+        return self.alone_metrics.get("accuracy")
+
+    def of(self, whose: Whose) -> Mapping[str, float]:
+        """The figures of its personal model, of the global one, of training alone, or of the best constant answer."""
+        others = {"shared": self.shared_metrics, "alone": self.alone_metrics, "constant": self.constant_metrics}
+        return {"personal": self.metrics, **others}[whose]
+
+    def json(self) -> dict[str, Any]:
+        """As it stands in result.json; the global model is called "global" there."""
+        entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
+        others = {"global": self.shared_metrics, "alone": self.alone_metrics, "constant": self.constant_metrics}
+        others["chosen"] = self.chosen
+        filled = {name: dict(figures) for name, figures in others.items() if figures}
+        return {**entry, **filled, **({"unsure": list(self.unsure)} if self.unsure else {})}
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> ClientResult:
+        """The inverse of `json`; format 1 had accuracies alone, as plain numbers."""
+        others = (entry.get("global"), entry.get("alone"))
+        shared, alone = (figures if isinstance(figures, Mapping) else _accuracy(figures) for figures in others)
+        metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
+        chosen, unsure = entry.get("chosen", {}), tuple(entry.get("unsure", ()))
+        return cls(entry["train"], entry["test"], metrics, shared, alone, chosen, unsure, entry.get("constant", {}))
+
+
+def _accuracy(value: float | None) -> dict[str, float]:
+    return {} if value is None else {"accuracy": value}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over clients. `mean` counts clients alike, `pooled` counts test samples alike: papers mix them up."""
+
+    mean: float | None = None
+    pooled: float | None = None
+    std: float | None = None  # over clients
+    worst_decile: float | None = None  # mean over the worst tenth of the clients, at least one
+
+
+def spreads(
+    clients: Mapping[str, ClientResult], whose: Whose = "personal", tally: Arrays | None = None
+) -> dict[str, Spread]:
+    """Every figure over the clients that have it. Pooled ones are those of the clients' summed `tally`, where given.
+
+    Without it, pooled accuracy still follows from the clients' own, and no other pooled figure does.
+
+    >>> spreads({"a": ClientResult(9, 1, {"accuracy": 1.0}), "b": ClientResult(9, 3, {"accuracy": 0.0})})["accuracy"]
+    Spread(mean=0.5, pooled=0.25, std=0.5, worst_decile=0.0)
+    """
+    pooled = dict(metrics.figures(tally)) if tally else {}
+    tested = [(client.of(whose), client.test) for client in clients.values()]
+    if "accuracy" not in pooled and any("accuracy" in figures for figures, _ in tested):
+        counted = [(figures["accuracy"], count) for figures, count in tested if "accuracy" in figures]
+        pooled["accuracy"] = sum(round(share * n) for share, n in counted) / sum(n for _, n in counted)
+    by_name = {}
+    for metric in metrics.METRICS.values():
+        values = [figures[metric.name] for figures, _ in tested if metric.name in figures]
+        if values:
+            by_name[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
+    return by_name
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One line of the history."""
+
+    round: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    missing: tuple[str, ...] = ()  # clients that were not part of it
+    loss: float | None = None  # mean training loss, where clients send it
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # mean and pooled, if evaluated
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean accuracy over clients, where it was evaluated."""
+        return self.metrics.get("accuracy", {}).get("mean")
+
+    def json(self) -> dict[str, Any]:
+        """As it stands in result.json, without a loss where there is none."""
+        line = {name: value for name, value in asdict(self).items() if name != "loss" or value is not None}
+        return {"round": line.pop("round"), "accuracy": self.accuracy, **line}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Round:
+        """The inverse of `json`; format 1 had accuracies alone."""
+        values = {name: value for name, value in line.items() if name != "accuracy"}
+        if "metrics" not in values and line["accuracy"] is not None:
+            values["metrics"] = {"accuracy": {"mean": line["accuracy"]}}
+        return cls(**{**values, "missing": tuple(values["missing"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """The seconds of a run, by what they were spent on."""
+
+    features: float = 0.0
+    clients: float = 0.0
+    server: float = 0.0
+    evaluate: float = 0.0
+    total: float = 0.0
