@@ -174,7 +174,7 @@ class Columns:
 
     @cached_property
     def units(self) -> tuple[Float, Float]:
-        """Origin and scale of each column that it gives: 0 and 1 where it says whether a cell is empty, or of a level."""
+        """Origin and scale of each column that it gives; 0 and 1 of those that stand for a level or an empty cell."""
         origin, scale = np.zeros(len(self.names)), np.ones(len(self.names))
         for part, place in zip(self.parts, self._places(), strict=True):
             if isinstance(part, Number) and part.scale > 0:
