@@ -186,7 +186,7 @@ def test_several_numbers_are_predicted_by_name(tmp_path: Path) -> None:
     table = fs.load(written(tmp_path, text), reading=Reading(label=("low", "high")))
     federation = table.split("iid", clients=3)
     assert federation.task.target.names == ("low", "high")
-    assert fs.run(fs.AFL(intercept=True), federation).metrics["r2"].mean > 0.99
+    assert (fs.run(fs.AFL(ridge=0.0), federation).metrics["r2"].mean or 0.0) > 0.99
 
 
 # --- frames ---
