@@ -47,7 +47,7 @@ DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {
     "natural": natural.measure,
-    "tables": tables_accuracy.measure,
+    "numbers": tables_accuracy.measure,
     "personal": personal.measure,
     "deep": deep.measure,
 }

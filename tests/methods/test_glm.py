@@ -249,7 +249,7 @@ def test_separation_is_said_with_the_column() -> None:
         with pytest.warns(fs.PrecisionWarning, match="told apart without error, most of all by 'marker'"):
             result, found = fitted(fs.GLM(), members)
         assert result.rounds < 25
-        assert all(error is None for error in found.columns()["error"])
+        assert all((error is None) == (labels is y) for error in found.columns()["error"])  # of overlap, there are some
         assert np.isfinite(result.state["weight"]).all()
         result, found = fitted(fs.GLM(ridge=1.0), members)
         assert result.warnings == ()
@@ -381,3 +381,21 @@ def test_what_is_no_linear_map_is_not_exported_as_one() -> None:
 def test_too_few_rounds_are_said() -> None:
     with pytest.warns(fs.PrecisionWarning, match="glm had not converged after 2 rounds"):
         fs.run(fs.GLM(rounds=2), federation(made("binomial")))
+
+
+def test_a_raw_table_has_coefficients_in_its_own_units() -> None:
+    pd = pytest.importorskip("pandas")
+    x, y, owner = made("binomial")
+    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"])
+    frame["sex"] = np.where(np.arange(len(y)) % 3 == 0, "f", "m")
+    members = fs.Federation.from_frame(
+        frame.assign(ill=np.where(y == 1, "yes", "no"), ward=owner), label="ill", client="ward", test=0.0
+    )
+    result = fs.run(fs.GLM(personal=False), members, evaluate_every=100)
+    columns = result.summary().columns()
+    rows = np.column_stack([x, frame["sex"] == "m"]) if "sex=m" in columns["name"] else None
+    rows = np.column_stack([x, frame["sex"] == "f"]) if rows is None else rows
+    wanted = statsmodels((rows.astype(float), y, owner), "binomial")
+    assert columns["name"][:4] == ["a", "b", "c", "d"]
+    assert relative(columns["value"], wanted.params) < 1e-8
+    assert relative(columns["error"], wanted.bse) < 1e-8

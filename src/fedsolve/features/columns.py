@@ -172,6 +172,15 @@ class Columns:
         """The names of the columns that it gives."""
         return tuple(name for part in self.parts for name in part.names)
 
+    @cached_property
+    def units(self) -> tuple[Float, Float]:
+        """Origin and scale of each column that it gives; 0 and 1 of those that stand for a level or an empty cell."""
+        origin, scale = np.zeros(len(self.names)), np.ones(len(self.names))
+        for part, place in zip(self.parts, self._places(), strict=True):
+            if isinstance(part, Number) and part.scale > 0:
+                origin[place.start], scale[place.start] = part.origin, part.scale
+        return origin, scale
+
     @property
     def dropped(self) -> tuple[str, ...]:
         """The columns that it takes and gives nothing for: in training they were the same in every row."""

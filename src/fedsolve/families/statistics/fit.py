@@ -82,9 +82,9 @@ class Fit:
         return scoring.step(self.family, self.roles, train, message)
 
     def personal(self, message: Arrays, train: Samples, *, counted: bool) -> Personal:
-        """The client's own model, once there is a curvature; the global one where leave-one-out finds none better."""
+        """The client's own model, once the fit is over; the global one where leave-one-out finds none better."""
         shared = {name: message[name] for name in MODEL}
-        if "triangle" not in message:
+        if int(message["status"]) in (newton.OPENING, newton.RUNNING):  # a grid of fits, for coefficients that go on
             return Personal(shared)
         punished = newton.penalty(message, self.ridge)
         found, alpha = personal.personalised(self.family, self.roles, train, message, punished, counted=counted)

@@ -24,6 +24,7 @@ from fedsolve.method import Personal
 START = 0.5  # deviation of every random effect to start from, in those of the errors
 UNKNOWN = 1e300  # a variance that makes nothing of the residuals, before there are any
 SLACK = 1e-12  # relative; a likelihood that falls by less has not fallen
+SMALL, PATIENCE = 1e-4, 6  # a squared decrement, and how many steps below it are taken where they gain next to nothing
 MOST = 2**22  # numbers in a reply
 EXHAUSTED = newton.COMPLETE  # no more samples than coefficients: no variance can be told
 _SENT = ("status", "origin", "spread", "centre", "free", "coefficients", "inverse", "variance")
@@ -80,8 +81,11 @@ class Mixing:
         }
         now |= {"value": np.array(found.value), "determinant": np.array(found.log_determinant), "before": free}
         now |= self._model(now, found.coefficients, found.variance * found.inverse)
-        if decrement <= self.tolerance**2:
-            over = ("step", "before")
+        # Where a variance of zero is just about the best, digits do not double: a few small steps are enough.
+        crawls = int(state.get("crawls", 0)) + 1 if decrement <= SMALL else 0
+        now["crawls"] = np.array(crawls)
+        if decrement <= self.tolerance**2 or crawls > PATIENCE:
+            over = ("step", "before", "crawls")
             return {**{n: a for n, a in now.items() if n not in over}, "status": np.array(newton.CONVERGED)}
         return {**now, "step": step, "free": free + step}
 

@@ -87,7 +87,7 @@ def advanced(
     if "objective" in state and not objective <= float(state["objective"]) + SLACK * (abs(state["objective"]) + 1.0):
         half = 0.5 * state["step"]
         return {**state, "step": half, "coefficients": state["before"] + half}
-    told = ("triangle", "deviance", "best", "logs", "null_deviance", "departure", "ranks")
+    told = ("misfits", "triangle", "deviance", "best", "logs", "null_deviance", "departure", "ranks")
     now = {**state, **{name: sums[name] for name in told}, "objective": np.array(objective), "before": at}
     moved = _null_step(sums)
     now["null"] = state["null"] + moved

@@ -154,7 +154,8 @@ def _covariance(state: Arrays, dispersion: float, ridge: float, errors: str) -> 
     """The covariance of the coefficients, classes first, and words on where it is from, or why there is none."""
     if ridge > 0:
         return None, ("no standard errors: a ridge draws the coefficients towards zero, by how much nobody knows",)
-    if int(state["status"]) == newton.SEPARATED or not dispersion > 0:
+    # Where samples overlap all the same, the errors of columns that do not run away are as good as any.
+    if (int(state["status"]) == newton.SEPARATED and not state["misfits"]) or not dispersion > 0:
         return None, ()
     curvature = _square(state["triangle"], state["coefficients"].size)
     try:
