@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 rows, columns, clients, csv, parquet = *map(int, sys.argv[1:4]), *sys.argv[4:]
 rng = np.random.default_rng(0)
-numbers = {f"n{place:02}": rng.normal(50, 10, rows).round(3) for place in range(columns - 10)}
+numbers = {f"n{place:02}": rng.normal(50, 10, rows).round(3) for place in range(columns - 5)}
 for name in list(numbers)[:5]:
     numbers[name][rng.random(rows) < 0.1] = np.nan
-words = {f"t{place}": rng.choice([f"level {place} {level}" for level in range(4 + place)], rows) for place in range(10)}
+words = {f"t{place}": rng.choice(["low", "middle", "high"], rows) for place in range(5)}
 label = np.where(np.nan_to_num(numbers["n00"], nan=50.0) + rng.normal(0, 5, rows) > 50, "yes", "no")
 owner = [f"site {n}" for n in rng.integers(clients, size=rows)]
 frame = pd.DataFrame({**numbers, **words, "client": owner, "y": label})

@@ -98,7 +98,7 @@ def test_the_real_backbone(real_data: ModuleType, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FEDSOLVE_CACHE", "")
     model, x = pictures(f"onnx:{Path(real_data.__file__ or '').parent / 'backbone' / 'effnetlite0_224.onnx'}")
     scores, label = run_onnx(fs.to_onnx(model, tmp_path / "m.onnx"), x[:4])
-    np.testing.assert_allclose(scores, model.scores(x[:4]), atol=1e-4)
+    np.testing.assert_allclose(scores, model.scores(x[:4]), atol=1e-9)
     np.testing.assert_array_equal(label, model.predict(x[:4]))
 
 
@@ -132,3 +132,21 @@ def test_the_command(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "written m.onnx\n", done.stderr
     np.testing.assert_array_equal(run_onnx(tmp_path / "m.onnx", x)[1], model.predict(x))
+
+
+def test_a_table_of_numbers_has_a_form_and_one_with_texts_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{a:.3f},{b:.3f},7,{'xy'[row % 2]},{int(a > 0)}" for row, (a, b) in enumerate(rng.normal(size=(60, 2)))]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,same,word,y", *lines]) + "\n")
+    words, numbers = (
+        fs.load(str(tmp_path / "t.csv"), reading=fs.Reading(drop=drop)) for drop in ((), ("word",))
+    )  # fmt: skip
+    model = fs.run(fs.FedHiP(), numbers.split("iid", clients=2)).models["client-00"]
+    fs.to_onnx(model, tmp_path / "m.onnx")
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "m.onnx"))
+    rows = np.asarray(numbers.inputs)
+    found = session.run(None, {session.get_inputs()[0].name: rows})
+    scores = next(each for each in found if each.shape == (60, 2))
+    np.testing.assert_allclose(scores, model.scores(rows), atol=1e-9)
+    with pytest.raises(fs.DataError, match="texts or empty cells has no form in ONNX"):
+        fs.to_onnx(fs.run(fs.FedHiP(), words.split("iid", clients=2)).models["client-00"], tmp_path / "m.onnx")

@@ -14,6 +14,7 @@ from fedsolve.arrays import Array
 from fedsolve.errors import DataError
 from fedsolve.features import maps
 from fedsolve.features.backbone import Backbone
+from fedsolve.features.columns import Columns, Number
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.standard import Standardise
 from fedsolve.model import Model, load_model
@@ -103,6 +104,17 @@ class _Graph:
         """A double that is part of the graph."""
         return self.constant(np.array(value, dtype=np.float64))
 
+    def _columns(self, each: Columns, last: str) -> str:
+        """Columns of numbers about their means; texts and empty cells have no form in an array of numbers."""
+        parts = [part for part in each.parts if isinstance(part, Number) and not part.holes]
+        if len(parts) != len(each.parts):
+            raise DataError("a model of a table with texts or empty cells has no form in ONNX; predict with fedsolve")
+        kept = np.array([place for place, part in enumerate(parts) if part.scale > 0])
+        used = [parts[place] for place in kept]
+        last = self.node("Gather", last, self.constant(kept), axis=1)
+        centred = self.node("Sub", last, self.constant(np.array([part.origin for part in used])))
+        return self.node("Div", centred, self.constant(np.array([part.scale for part in used])))
+
     def add_map(self, each: maps.FeatureMap, last: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """A feature map behind what is there."""
         if isinstance(each, Backbone):
@@ -121,6 +133,8 @@ class _Graph:
         elif isinstance(each, maps.RandomProjection):
             matrix = maps.projection(each, int(np.prod(shape)))
             last = ACTIVATIONS[each.activation](self, self.node("MatMul", self._unit(last), self.constant(matrix)))
+        elif isinstance(each, Columns):
+            last = self._columns(each, last)
         elif isinstance(each, Standardise):
             centred = self.node("Sub", last, self.constant(np.array(each.origin)))
             last = self.node("Div", centred, self.constant(np.array(each.scale)))
