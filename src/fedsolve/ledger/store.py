@@ -52,7 +52,7 @@ class Ledger:
     >>> folder, rng = tempfile.TemporaryDirectory(), np.random.default_rng(0)
     >>> ledger = fs.Ledger.create(f"{folder.name}/fed.db", fs.AFL(), fs.Task(fs.Classes(2), (3,)))
     >>> for ward in ("north", "south"):
-    ...     moments = fs.Moments.of(rng.normal(size=(20, 3)), rng.integers(2, size=20), classes=2)
+    ...     moments = fs.Moments.of(rng.normal(size=(20, 3)), rng.integers(2, size=20), classes=2, intercept=True)
     ...     print(ledger.add(Contribution.of(ward, moments.arrays())))
     Answer(client='north', event='added', reason='')
     Answer(client='south', event='added', reason='')

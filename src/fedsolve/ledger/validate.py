@@ -29,7 +29,7 @@ def examine(terms: Terms, arrays: Arrays) -> Census:
 
     >>> import fedsolve as fs
     >>> from fedsolve.ledger.terms import Terms
-    >>> terms = Terms.make(fs.AFL(), fs.Task(fs.Classes(3), (2,)))
+    >>> terms = Terms.make(fs.AFL(intercept=False), fs.Task(fs.Classes(3), (2,)))
     >>> moments = fs.Moments.of([[1.0, 2.0], [0.5, 0.0]], [0, 2], classes=3)
     >>> examine(terms, moments.arrays())
     Census(samples=2, classes=2)

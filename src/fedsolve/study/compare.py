@@ -42,7 +42,7 @@ def plan(
 
     >>> runs = plan(Settings(clients=5), ["fedhip", "fedprior"], [0], {})
     >>> [(run.method, dict(run.set)) for run in runs]
-    [('local', {}), ('local', {'intercept': True}), ('fedhip', {}), ('fedprior', {})]
+    [('local', {}), ('fedhip', {}), ('fedprior', {})]
     >>> [run.method for run in plan(Settings(clients=5), ["fedala"], [0], {"model": "mlp:8"})]
     ['local', 'fedavg', 'fedavg-ft', 'fedala']
     """

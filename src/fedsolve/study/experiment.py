@@ -99,7 +99,7 @@ def method_of(settings: Settings) -> Method:
     """The method with its parameters.
 
     >>> method_of(Settings(method="fedhip", set={"alpha": "20"}))
-    FedHiP(alpha=20.0, beta=1.0, intercept=False)
+    FedHiP(alpha=20.0, beta='auto', intercept=True)
     """
     name, chosen = settings.method, dict(settings.set)
     cls = class_of(name, chosen)
