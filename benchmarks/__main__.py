@@ -17,6 +17,7 @@ from . import (
     costs,
     crowd,
     deep,
+    defaults,
     extraction,
     floor,
     flower,
@@ -50,6 +51,7 @@ ACCURACY = {
     "numbers": tables_accuracy.measure,
     "personal": personal.measure,
     "deep": deep.measure,
+    "defaults": defaults.measure,
 }
 BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
 
