@@ -261,15 +261,25 @@ def a_table(count: int = 240, seed: int = 0) -> fs.Table:
     return fs.Table.make("ward", table, ill, client=rng.integers(0, 4, count), person=rng.integers(0, 70, count))
 
 
-def test_no_person_is_trained_and_tested_on() -> None:
-    table = a_table()
-    for partition, clients in (("by-client", None), ("iid", 5), ("dirichlet:0.3", 3)):
-        federation = table.split(partition, clients=clients, test=0.3, seed=1)
-        known = {part.tobytes(): person for part, person in zip(table.inputs.bits(), table.person, strict=True)}  # type: ignore[union-attr, arg-type]
-        assert len(known) > 200
-        assert sum(len(client.train) + len(client.test) for client in federation.clients.values()) == len(table.labels)
-        for client in federation.clients.values():
-            assert client.persons is not None and 0 < client.persons <= 70
+@pytest.mark.parametrize(("partition", "clients"), [("by-client", None), ("iid", 5), ("dirichlet:0.3", 3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_person_is_trained_on_anywhere_and_tested_on_anywhere(
+    partition: str, clients: int | None, seed: int
+) -> None:
+    """Inputs are the numbers of rows, so that each row is known again; some persons are at several natural clients."""
+    rng, count = np.random.default_rng(seed), 240
+    person = rng.integers(0, 70, count)
+    owner = np.where(rng.random(count) < 0.1, rng.integers(0, 4, count), person % 4)
+    row = np.arange(count, dtype=float)[:, None]
+    table = fs.Table.make("p", row, rng.integers(0, 2, count), client=owner, person=person)
+    federation = table.split(partition, clients=clients, test=0.3, seed=seed)
+    train, held = (
+        [person[part.inputs[:, 0].astype(int)] for part in parts]
+        for parts in zip(*((client.train, client.test) for client in federation.clients.values()), strict=True)
+    )
+    assert not set(np.concatenate(train)) & set(np.concatenate(held))
+    assert sum(map(len, train)) + sum(map(len, held)) == count and sum(map(len, held)) > 20
+    assert [client.persons for client in federation.clients.values()] == [len(set(each)) for each in train]
 
 
 def test_persons_at_one_client_are_whole_on_either_side() -> None:

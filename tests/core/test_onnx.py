@@ -98,7 +98,7 @@ def test_the_real_backbone(real_data: ModuleType, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FEDSOLVE_CACHE", "")
     model, x = pictures(f"onnx:{Path(real_data.__file__ or '').parent / 'backbone' / 'effnetlite0_224.onnx'}")
     scores, label = run_onnx(fs.to_onnx(model, tmp_path / "m.onnx"), x[:4])
-    np.testing.assert_allclose(scores, model.scores(x[:4]), atol=1e-9)
+    np.testing.assert_allclose(scores, model.scores(x[:4]), atol=1e-4)
     np.testing.assert_array_equal(label, model.predict(x[:4]))
 
 
