@@ -10,14 +10,24 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils import estimator_checks
 
 import fedsolve as fs
 from fedsolve.errors import ParameterError
 from fedsolve.study.federated import FederatedClassifier, FederatedRegressor
 
 
-@parametrize_with_checks([FederatedClassifier(), FederatedRegressor(), FederatedRegressor(fs.AFL())])  # type: ignore[untyped-decorator]
+def _check_name(check: Any) -> str:
+    return str(getattr(check, "func", check).__name__)
+
+
+ESTIMATORS = [FederatedClassifier(), FederatedRegressor(), FederatedRegressor(fs.AFL())]
+CHECKS: list[Any] = []
+if hasattr(estimator_checks, "estimator_checks_generator"):  # the checks of scikit-learn before 1.6 are others
+    CHECKS = [pair for each in ESTIMATORS for pair in estimator_checks.estimator_checks_generator(each)]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[f"{e!r}-{_check_name(c)}" for e, c in CHECKS])
 def test_scikit_learns_contract(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -205,10 +205,10 @@ class NeverLoaded(FedAMP):
 
 
 def test_a_mean_that_nobody_loads_is_training_alone_and_is_caught() -> None:
-    check_not_alone(FedAMP(**SMALL))
-    check_not_alone(FedAMP(**SMALL, lam=0.0))
+    check_not_alone(FedAMP(**SMALL, alpha=0.01))
+    check_not_alone(FedAMP(**SMALL, alpha=0.01, lam=0.0))
     with pytest.raises(AssertionError):
-        check_not_alone(NeverLoaded(**SMALL, lam=0.0))
+        check_not_alone(NeverLoaded(**SMALL, alpha=0.01, lam=0.0))
 
 
 def test_a_pull_without_a_step_towards_others_is_refused() -> None:

@@ -618,9 +618,9 @@ def test_fedapa_finds_two_groups_with_permuted_labels() -> None:
 
 def test_local_takes_networks_and_refuses_settings_without_effect() -> None:
     assert fs.Local(intercept=False).rounds == 1
-    network: Any = fs.Local(model="lr", intercept=False)  # type: ignore[call-arg]  # another class, by `model`
+    network: Any = fs.Local(model="lr")  # type: ignore[call-arg]  # another class, by `model`
     assert network == fs.LocalNetwork(model="lr") == create("local", {"model": "lr"})
-    assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0, intercept=False)
+    assert create("local", {"model": "ridge", "ridge": "1"}) == fs.Local(ridge=1.0)
     assert fs.LocalNetwork(model="lr").rounds == 50
     assert replace(fs.LocalNetwork(model="lr", rounds=3)).rounds == 3
     for wrong, name in (

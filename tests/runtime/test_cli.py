@@ -288,7 +288,7 @@ def test_every_method_runs(command: Command, tmp_path: Path, method: str) -> Non
 def test_set_changes_parameters_and_they_are_kept(command: Command, tmp_path: Path) -> None:
     assert command(*FAST, "--out", "out", "--set", "alpha=20", "--set", "intercept=yes").code == 0
     found = figures(tmp_path / "out")
-    assert found["settings"]["set"] == {"alpha": 20.0, "beta": 1.0, "intercept": True}
+    assert found["settings"]["set"] == {"alpha": 20.0, "beta": "auto", "intercept": True}
     assert {client["chosen"]["alpha"] for client in found["clients"].values()} == {20.0}
     assert command(*FAST, "--out", "auto", "--set", "alpha=auto").code == 0
     assert figures(tmp_path / "auto")["settings"]["set"]["alpha"] == "auto"
@@ -299,7 +299,7 @@ def test_the_command_does_what_the_library_does(command: Command, tmp_path: Path
     assert command(*FAST, "--out", "out", *options).code == 0
     found = figures(tmp_path / "out")
     federation = fs.load("digits").split(fs.classes(3), clients=6, seed=5, test=0.3)
-    wanted = fs.run(fs.FedHiP(beta=1.0, intercept=False), federation, seed=5, participation=0.5)
+    wanted = fs.run(fs.FedHiP(), federation, seed=5, participation=0.5)
     assert found["accuracy"]["mean"] == wanted.accuracy.mean
     assert found["data"]["fingerprint"] == federation.fingerprint
     assert len(found["history"][0]["missing"]) == 3
@@ -312,7 +312,7 @@ def test_a_toml_file_gives_settings_and_options_override_it(command: Command, tm
     assert command("run", "--quiet", "--config", "c.toml", "--out", "one").code == 0
     found = figures(tmp_path / "one")["settings"]
     assert (found["clients"], found["partition"], found["seed"], found["alone"]) == (4, "iid", 3, False)
-    assert found["set"] == {"alpha": 2, "beta": 0.5, "intercept": False}
+    assert found["set"] == {"alpha": 2, "beta": 0.5, "intercept": True}
     options = ("--config", "c.toml", "--out", "two", "--clients", "5", "--set", "alpha=7")
     assert command("run", "--quiet", *options).code == 0
     found = figures(tmp_path / "two")["settings"]
@@ -415,7 +415,7 @@ def test_methods_shows_one_with_its_parameters(command: Command) -> None:
     assert done.code == 0
     assert done.out.startswith("fedhip: A global model, and a personal one per client")
     rows = {line.split()[0]: line.split()[1] for line in done.out.splitlines() if line[:1].strip()}
-    assert (rows["rounds"], rows["alpha"], rows["beta"], rows["intercept"]) == ("1", "auto", "1.0", "false")
+    assert (rows["rounds"], rows["alpha"], rows["beta"], rows["intercept"]) == ("1", "auto", "auto", "true")
     assert "Tang et al." in done.out
     assert done.out.count("weight of the client's own data") == 1
 

@@ -37,7 +37,7 @@ def trained(intercept: bool, seed: int = 0) -> dict[str, float | None]:
 
 def test_methods_with_and_without_an_intercept_have_baselines_of_their_own(tmp_path: Path) -> None:
     titles: list[tuple[str, int]] = []
-    runs = compare.plan(SMALL, ["fedhip", "fedprior"], [0, 1], {})
+    runs = compare.plan(SMALL, ["fedhip", "fedprior"], [0, 1], {"intercept": "false"})
     compare.compare(runs, tmp_path, lambda title, seed, *_: titles.append((title, seed)))
     names = ["local", "local-intercept", "fedhip", "fedprior"]
     assert titles == [(name, seed) for seed in (0, 1) for name in names]
@@ -74,16 +74,16 @@ def test_there_is_one_baseline_for_each_kind_of_training_alone() -> None:
     assert plan(["fedhip"], intercept="true") == [
         ("local", {"intercept": "true"}, False), ("fedhip", {"intercept": "true"}, True)
     ]  # fmt: skip
-    assert plan(["fedhip", "fedprior"], fedhip__intercept="true") == [
-        ("local", {}, False), ("local", {"intercept": True}, False),
-        ("fedhip", {"intercept": "true"}, True), ("fedprior", {}, True),
+    assert plan(["fedhip", "fedprior"], fedhip__intercept="false") == [
+        ("local", {}, False), ("local", {"intercept": False}, False),
+        ("fedhip", {"intercept": "false"}, True), ("fedprior", {}, True),
     ]  # fmt: skip
 
 
 def test_what_local_was_given_holds_for_all_its_runs() -> None:
-    runs = plan(["fedhip", "fedprior"], local__ridge="3")
+    runs = plan(["fedhip", "fedprior"], local__ridge="3", fedhip__intercept="false")
     assert [values for name, values, _ in runs if name == "local"] == [
-        {"ridge": "3"}, {"ridge": "3", "intercept": True}
+        {"ridge": "3"}, {"ridge": "3", "intercept": False}
     ]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ TRAINING = {"rounds": 50, "epochs": 2, "batch": 64, "lr": 0.01, "sgd_momentum": 
 
 def test_a_network_alone_is_no_baseline_of_a_closed_form_method_and_ridge_none_of_a_network() -> None:
     assert plan(["fedhip", "fedavg"], model="mlp:8") == [
-        ("local", {"intercept": False}, False), ("local", {"model": "mlp:8", **TRAINING}, False),
+        ("local", {"intercept": True}, False), ("local", {"model": "mlp:8", **TRAINING}, False),
         ("fedavg-ft", {"model": "mlp:8"}, False), ("fedhip", {}, True), ("fedavg", {"model": "mlp:8"}, False),
     ]  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_a_comparison_of_networks_has_a_page_and_goes_on_with_more_methods(comma
         run = next(run for run in runs if run.method == name)
         assert gather.alone(run, runs) == network.figures()  # the network, not the ridge beside it
     ridge, trained = (
-        "local (ridge=auto, intercept=False)",
+        "local (ridge=auto, intercept=True)",
         "local (model=mlp:4, epochs=1, batch=64, lr=0.01, sgd_momentum=0.9)",
     )
     names = {"afl", "fedavg", "fedavg-ft", "fedala", "ditto", ridge, trained}
@@ -213,13 +213,13 @@ def test_a_baseline_that_fails_costs_nobody_else_anything(tmp_path: Path, monkey
     true = experiment.execute
 
     def execute(settings: Settings, *rest: Any, **more: Any) -> Any:
-        if settings.method == "local" and settings.set:
+        if settings.method == "local" and settings.set.get("intercept") is True:
             raise DataError("the moon is in the wrong place")
         return true(settings, *rest, **more)
 
     monkeypatch.setattr(compare, "execute", execute)
     replies: dict[str, Any] = {}
-    runs = compare.plan(SMALL, ["fedhip", "fedprior"], [0], {})
+    runs = compare.plan(SMALL, ["fedhip", "fedprior"], [0], {"intercept": "false"})
     compare.compare(runs, tmp_path, lambda title, seed, reply, *_: replies.update({title: reply}))
     assert replies["local-intercept"] == "the moon is in the wrong place"
     assert all("alone" not in client for client in replies["fedprior"]["clients"].values())

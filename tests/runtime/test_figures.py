@@ -270,7 +270,12 @@ def test_calibration_is_that_of_the_probabilities_of_personal_models(tmp_path: P
     federation = fs.load("wards").split("by-client", test=0.5)
     result = fs.run(fs.FedHiP(intercept=True), federation)
     clients = federation.clients
-    shares = np.concatenate([result.models[n].predict_proba(c.test.inputs) for n, c in clients.items()]).ravel()
+
+    def probabilities(model: fs.Model, features: np.ndarray) -> np.ndarray:
+        scores = model.method.predict(model.arrays, features, model.task)
+        return model.method.probabilities(model.arrays, scores)
+
+    shares = np.concatenate([probabilities(result.models[n], c.test.inputs) for n, c in clients.items()]).ravel()
     right = np.concatenate([np.eye(3)[c.test.labels] for c in clients.values()]).ravel()
     assert sum(each.count for each in result.calibration) == len(shares)
     for each in result.calibration:  # samples within a bin, but for those within the width of a tally's bin of its ends
@@ -299,7 +304,11 @@ def compared(tmp_path_factory: pytest.TempPathFactory, wards: fs.Federation) -> 
     """Three methods on numbers, and two on classes."""
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("both")
-    for name, method in (("fedhip", fs.FedHiP(intercept=True)), ("afl", fs.AFL()), ("local", fs.Local(intercept=True))):
+    for name, method in (
+        ("fedhip", fs.FedHiP(intercept=True)),
+        ("afl", fs.AFL(ridge=0.0, intercept=False)),
+        ("local", fs.Local()),
+    ):
         fs.run(method, wards).save(folder / "numbers" / name)
     for name in ("afl", "fedhip"):
         settings = Settings(method=name, data="wards", partition="by-client", test=0.5, set={"intercept": True})

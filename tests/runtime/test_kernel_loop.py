@@ -142,7 +142,7 @@ def test_a_run_that_goes_on_from_a_snapshot_asks_and_books_as_if_it_had_never_st
     data, kept = federation(), list[Snapshot]()
     whole = Post(method, data, lost=[("b", 1, "update")])
     straight = drive(method, data.task, whole, seed=3, tolerate=True, keep=kept.append)
-    assert [snapshot.round for snapshot in kept] == [1, 2, 3, 4]
+    assert [snapshot.round for snapshot in kept] == [1, 2, 3]  # behind the last round there is nothing to go on to
     assert kept[1].lost == {"b"}
     assert kept[2].lost == frozenset()
     first, saved = Post(method, data, lost=[("b", 1, "update")]), list[Snapshot]()

@@ -17,6 +17,7 @@ import pytest
 import fedsolve as fs
 from fedsolve import arrays as named
 from fedsolve import codec
+from fedsolve.data.reading import Reading
 from fedsolve.features.maps import parse
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.store import Ledger
@@ -344,7 +345,7 @@ def test_from_invitation_to_prediction(command: Command, tmp_path: Path, method:
     assert "not in the federation's sum" in found.out
     assert "accuracy 0.9" in command("predict", "e.model", "--data", "e.csv").err
     # What a run of all five gives, from the same file with a column of clients.
-    federation = fs.load("all.csv").split("by-client", test=0.0)
+    federation = fs.load("all.csv", reading=Reading(columns="numbers")).split("by-client", test=0.0)
     result = fs.run(fs.create(method, dict(text.split("=") for text in sizes[1::2])), federation, seed=4)
     model = fs.load_model("e.model")
     for name, array in result.models["e"].arrays.items():

@@ -67,7 +67,7 @@ def test_a_method_below_the_best_constant_answer_is_told_so(command: Command, tm
     x, y = rng.normal(size=(120, 30)), (np.arange(120) % 10 == 0).astype(int)  # noise, and a class of nine tenths
     np.savez(tmp_path / "noise.npz", x=x, y=y)
     words = ("run", "--data", str(tmp_path / "noise.npz"), "--partition", "iid", "--clients", "2", "--test", "0.5")
-    done = command(*words, "--method", "afl", "--out", str(tmp_path / "out"))
+    done = command(*words, "--method", "afl", "--set", "ridge=0", "--out", str(tmp_path / "out"))
     entry = figures(tmp_path / "out")
     assert entry["accuracy"]["pooled"] < entry["baseline"]["accuracy"]
     share = f"{100 * entry['baseline']['accuracy']:.1f} %"
@@ -121,7 +121,20 @@ def late(folder: Path) -> None:
 def test_lost_digits_are_printed_with_the_name_of_the_column(command: Command, tmp_path: Path, more: list[str]) -> None:
     """0.1.0 said nothing, and the model was worth nothing."""
     late(tmp_path)
-    options = ["--data", "late.csv", "--clients", "4", "--method", "afl", "--set", "intercept=true", "--out", "out"]
+    options = [
+        "--data",
+        "late.csv",
+        "--clients",
+        "4",
+        "--method",
+        "afl",
+        "--columns",
+        "numbers",
+        "--set",
+        "ridge=0",
+        "--out",
+        "out",
+    ]
     done = command("run", *options, *more)
     assert done.code == 0
     assert (done.err if more else done.out).count("warning: the digits of feature 'time' were lost") == 1
@@ -139,7 +152,9 @@ def test_lost_digits_are_printed_by_compare(command: Command, tmp_path: Path) ->
         "--methods",
         "afl",
         "--set",
-        "afl.intercept=true",
+        "afl.ridge=0",
+        "--columns",
+        "numbers",
         "--seeds",
         "0",
     ]

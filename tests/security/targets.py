@@ -188,10 +188,11 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         return reader
 
     def table(path: Path) -> None:
-        found = catalog.load(str(path), reading=Reading(date_as="days"))
+        found = catalog.load(str(path), reading=Reading() if path.suffix == ".npz" else Reading(date_as="days"))
         if not isinstance(found.inputs, np.ndarray):
-            found.owned_by("ward").fitted("columns:cell=1")
-        catalog.table_of(read_columns(path), "table")
+            found.owned_by("ward", test=0.0)  # which fits its columns
+        else:
+            catalog.table_of(read_columns(path), "table")
 
     def config(path: Path) -> None:
         chosen = Settings.of(read_config(path), str(path))

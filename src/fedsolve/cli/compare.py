@@ -13,8 +13,8 @@ from fedsolve.cli.waiting import goes_on, waiting
 from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
-    "data", "limit", "clients", "partition", "test", "min_samples", "features", "skip_broken", "rounds",
-    "participation", "metric",
+    "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "clients",
+    "partition", "test", "min_samples", "features", "skip_broken", "rounds", "participation", "metric",
 )  # fmt: skip
 
 

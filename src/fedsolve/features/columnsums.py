@@ -109,8 +109,8 @@ def check(reply: Arrays, columns: int) -> None:
         if name in reply and len(reply[name]) != columns:
             raise DataError(f"it tells {name} of {len(reply[name])} columns; there are {columns}")
     if "squares" in reply:
-        if not np.isfinite(reply["squares"]).all():
-            raise DataError("it tells squares that are not finite")
+        if not (np.isfinite(reply["squares"]).all() and (exact.totals(reply["squares"]) >= 0).all()):
+            raise DataError("it tells squares that are not finite, or below zero")
         return
     rows, counts = int(reply["rows"]), reply["counts"]
     if rows < 0 or (counts < 0).any() or (counts > rows).any() or (reply["kinds"] > (NUMBERS | TEXTS)).any():

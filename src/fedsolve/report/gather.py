@@ -15,8 +15,8 @@ from fedsolve.report.runfile import entries as entries
 
 # Settings that decide which samples each client trains and is tested on. Runs that differ in one are never compared.
 _SPLIT = (
-    "data", "label", "client", "drop", "task", "columns", "limit", "skip_broken", "clients", "partition", "test",
-    "min_samples",
+    "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "skip_broken",
+    "clients", "partition", "test", "min_samples",
 )  # fmt: skip
 # Of no consequence for the method's own figures: `alone` only adds figures beside them, `metric` says which is shown.
 _IGNORED = ("method", "set", "rounds", "seed", "alone", "metric")
