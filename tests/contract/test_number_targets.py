@@ -20,7 +20,7 @@ def method_of(name: str) -> Method:
     """A method with settings under which it is quick."""
     plain = create(name)
     if not plain.closed_form:
-        return create(name, QUICK | ({"rounds": 40} if name in ("pfedme", "pfedzo") else {}))
+        return create(name, QUICK | ({"rounds": 12} if name in ("pfedme", "pfedzo") else {}))
     return create(name, {"intercept": True} if name in ("afl", "fedhip", "local") else {})
 
 

@@ -461,7 +461,7 @@ REAL: dict[str, dict[str, object]] = {
     "fedavg": {**SMALL["fedavg"], "epochs": 2},
     "fedapa": {**SMALL["fedapa"], "epochs": 2},
 }
-QUICK = ("fedhip", "afl", "apfl")
+QUICK = ("fedhip",)
 
 
 @pytest.mark.timeout(900)
