@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 
 SOURCE = ROOT / "src"
 OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "cryptography", "PIL"}
-NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas", ".from_frame": "polars"}  # what an example needs, by the end of its name
+# What an example needs, by the end of its name.
+NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas", ".from_frame": "polars"}
 FILES = sorted(
     path
     for path in (SOURCE / "fedsolve").rglob("*.py")
