@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -98,9 +99,9 @@ def _names_fault(name: str, distinct: int, rows: int | None) -> Fault:
     return Fault(f"column {name!r} has {many}: names or notes, and no levels; {_DROP.format(name=name)}")
 
 
-def _first(column: Texts, fits: object) -> int | None:
+def _first(column: Texts, fits: Callable[[str], object]) -> int | None:
     """The first row with a level that fits."""
-    marked = np.array([*(bool(fits(level)) for level in column.levels), False])  # type: ignore[operator]
+    marked = np.array([*(bool(fits(level)) for level in column.levels), False])
     rows = np.flatnonzero(marked[column.codes])
     return int(rows[0]) if len(rows) else None
 

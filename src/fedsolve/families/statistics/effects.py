@@ -30,7 +30,8 @@ class Structure(NamedTuple):
     def places(self) -> Places:
         """Rows and columns of the free entries of V, and of its factor L with V = L L'."""
         size = len(self.columns)
-        return np.tril_indices(size) if self.full else np.diag_indices(size)  # type: ignore[return-value]
+        rows, columns = np.tril_indices(size) if self.full else np.diag_indices(size)
+        return rows, columns
 
     def factor(self, free: Float) -> Float:
         """L from its free entries."""
