@@ -1,9 +1,13 @@
-"""How many cores there are, and one BLAS thread for each of several threads that work side by side."""
+"""How many cores there are, work on all of them at a time, and one BLAS thread for each of several threads."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -11,6 +15,26 @@ from threadpoolctl import threadpool_limits
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
+
+
+def side_by_side(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> Iterator[_Found]:
+    """What a function makes of each item, in their order; as many are taken and worked on at a time as there are cores.
+
+    >>> list(side_by_side(abs, [-1, 2]))
+    [1, 2]
+    """
+    waiting: deque[Future[_Found]] = deque()
+    with ThreadPoolExecutor(cores(), thread_name_prefix="fedsolve") as pool:
+        for item in items:
+            if len(waiting) == cores():
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 class _OneThread:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from fedsolve.data.sheets import Sheet, texts_of
 from fedsolve.errors import DataError, plain
 from fedsolve.features.cells import Texts
 
-Fetch = Callable[[str], Any]  # a column by its name
+GROUP = 8  # columns that are read at a time, side by side
+Fetch = Callable[[Sequence[str]], Iterable[Any]]  # columns by their names, in this order
 
 
 def read_parquet(path: Path, reading: Reading, check_size: Callable[[int], None], *, wanted: bool) -> Sheet:
@@ -29,22 +31,25 @@ def read_parquet(path: Path, reading: Reading, check_size: Callable[[int], None]
         raise DataError(f"reading {path} needs pyarrow: pip install 'fedsolve[data]'") from error
     try:
         with pq.ParquetFile(path) as file:
-            announced = file.metadata
+            announced, schema = file.metadata, file.schema_arrow
             check_size(8 * announced.num_rows * announced.num_columns)
-            schema = file.schema_arrow
-            return sheet(
-                str(path),
-                schema.names,
-                announced.num_rows,
-                lambda name: file.read(columns=[name]).column(0),
-                reading,
-                wanted=wanted,
-            )
+        words = [field.name for field in schema if _is_text(pa.types, field.type)]
+        with pq.ParquetFile(path, read_dictionary=words, pre_buffer=False) as file:
+            found = sheet(str(path), schema.names, announced.num_rows, partial(_fetched, file), reading, wanted=wanted)
+        pa.default_memory_pool().release_unused()
+        return found
     except (pa.ArrowException, ValueError, TypeError, KeyError, OverflowError, MemoryError, IndexError) as error:
         if isinstance(error, DataError):
             raise
         reason = plain(str(error)) or type(error).__name__
         raise DataError(f"{path} is damaged or not a Parquet file ({reason})") from error
+
+
+def _fetched(file: Any, names: Sequence[str]) -> Iterator[Any]:
+    for start in range(0, len(names), GROUP):
+        group = names[start : start + GROUP]
+        table = file.read(columns=list(group))
+        yield from (table.column(name) for name in group)
 
 
 def sheet(source: str, names: Sequence[str], rows: int, fetch: Fetch, reading: Reading, *, wanted: bool) -> Sheet:
@@ -53,14 +58,20 @@ def sheet(source: str, names: Sequence[str], rows: int, fetch: Fetch, reading: R
     parts = roles(names, reading, faults, wanted=wanted)
     if len(set(names)) != len(names):
         refuse(source, faults)
-    told = {name: column(name, fetch(name), reading) for name in parts.features}
+    told = {
+        name: column(name, values, reading) for name, values in zip(parts.features, fetch(parts.features), strict=True)
+    }
     special = {}
-    for name in sorted(parts.text_columns() - set(parts.others)):
+    owned = sorted(parts.text_columns() - set(parts.others))
+    for name, values in zip(owned, fetch(owned), strict=True):
         try:
-            special[name] = plain_values(name, fetch(name))
+            special[name] = plain_values(name, values)
         except DataError as error:
             faults.append(Fault(str(error)))
-    others = {name: ["" if value is None else str(value) for value in fetch(name).to_pylist()] for name in parts.others}
+    others = {
+        name: ["" if value is None else str(value) for value in values.to_pylist()]
+        for name, values in zip(parts.others, fetch(parts.others), strict=True)
+    }
     return Sheet(source, parts, rows, told, special, others, faults)
 
 
@@ -68,10 +79,7 @@ def column(name: str, values: Any, reading: Reading) -> Told:
     """A column as numbers or texts, by its type."""
     import pyarrow as pa
 
-    types, kind = pa.types, values.type
-    if types.is_dictionary(kind):
-        values = values.cast(kind.value_type)
-        kind = values.type
+    types, (values, kind) = pa.types, _undressed(values)
     if types.is_boolean(kind):
         truth = values.cast(pa.int8()).fill_null(-1).to_numpy().astype(np.int32)
         return Told(truth.astype(np.float64) if reading.columns == NUMBERS and truth.min(initial=0) >= 0 else
@@ -94,6 +102,16 @@ def column(name: str, values: Any, reading: Reading) -> Told:
     return Told(np.empty(len(values)), TEXTS, (fault,))
 
 
+def _undressed(values: Any) -> tuple[Any, Any]:
+    """A column and the type of its values; those of a dictionary of anything but texts are looked up."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(values.type):
+        return values, values.type
+    kind = values.type.value_type
+    return values if _is_text(pa.types, kind) else values.cast(kind), kind
+
+
 def finite(name: str, numbers: Array) -> Told:
     """A column of numbers, in which infinite ones are a fault."""
     faults = [
@@ -105,7 +123,9 @@ def finite(name: str, numbers: Array) -> Told:
 
 def texts(values: Any) -> Texts:
     """A column of texts by codes; levels are cleaned as those of files are."""
-    coded = values.combine_chunks().dictionary_encode()
+    import pyarrow as pa
+
+    coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     chunks = coded.chunks if hasattr(coded, "chunks") else [coded]
     words, codes = Words(endless=True), []
     for chunk in chunks:
@@ -119,10 +139,7 @@ def plain_values(name: str, values: Any) -> Array:
     """Labels, clients or persons: integers, floats with NaN, or texts with ""."""
     import pyarrow as pa
 
-    types, kind = pa.types, values.type
-    if types.is_dictionary(kind):
-        values = values.cast(kind.value_type)
-        kind = values.type
+    types, (values, kind) = pa.types, _undressed(values)
     if types.is_boolean(kind):
         truth = values.cast(pa.int8()).fill_null(2).to_numpy()
         return np.asarray(np.array(["false", "true", ""])[truth])

@@ -23,9 +23,11 @@ from fedsolve.features.cache import extract
 from fedsolve.features.cells import Cells
 from fedsolve.features.maps import FeatureMap, Identity
 from fedsolve.progress import Progress
+from fedsolve.threads import side_by_side
 
 __all__ = ["Client", "Federation", "Samples", "Task", "check_name", "client_names", "federation_of"]
 _NAME = re.compile(rf"[^{CONTROLS}/\\.][^{CONTROLS}/\\]{{0,99}}")
+MANY = 1000  # samples a client from which on several are hashed side by side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,25 +211,25 @@ def federation_of(task: Task, clients: dict[str, Client], name: str, moved: int 
     target = task.target.fitted(client.train.labels for _, client in sorted(clients.items()))
     task = replace(task, target=target)
     digest = hashlib.sha256(f"{task.classes or target.words()} {task.inputs}".encode())
-    shared: dict[int, bytes] = {}  # a global test set stands in every client; it is hashed once
+    # A global test set stands in every client; it is hashed once.
+    apart = {id(samples): samples for client in clients.values() for samples in (client.train, client.test)}
+    each = side_by_side if sum(map(len, apart.values())) > MANY * len(apart) else map
+    content = dict(zip(apart, each(_content, apart.values()), strict=True))
     for _, client in sorted(clients.items()):
-        digest.update(client.name.encode())
-        for samples in (client.train, client.test):
-            if id(samples) not in shared:
-                content = _content(samples.inputs)
-                content.update(np.ascontiguousarray(samples.labels).data)
-                shared[id(samples)] = content.digest()
-            digest.update(shared[id(samples)])
+        digest.update(client.name.encode() + content[id(client.train)] + content[id(client.test)])
     return Federation(task, MappingProxyType(clients), name, digest.hexdigest()[:16], moved)
 
 
-def _content(inputs: Array | Cells) -> hashlib._Hash:
-    """The digest of inputs, to be gone on with."""
+def _content(samples: Samples) -> bytes:
+    """The digest of inputs and labels."""
+    inputs = samples.inputs
     if isinstance(inputs, Cells):
-        return hashlib.sha256(inputs.digest())
-    content = hashlib.sha256(f"{inputs.dtype} {inputs.shape}".encode())
-    content.update(np.ascontiguousarray(inputs).data)
-    return content
+        content = hashlib.sha256(inputs.digest())
+    else:
+        content = hashlib.sha256(f"{inputs.dtype} {inputs.shape}".encode())
+        content.update(np.ascontiguousarray(inputs).data)
+    content.update(np.ascontiguousarray(samples.labels).data)
+    return content.digest()
 
 
 def client_names(count: int) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def frame_sheet(frame: Any, reading: Reading, source: str, *, wanted: bool = Tru
     if odd:
         raise DataError(f"{source}: names of columns must be texts; got {brief(odd[0])}")
     if hasattr(type(frame), "column_names"):  # pyarrow
-        return arrow.sheet(source, columns, frame.num_rows, frame.column, reading, wanted=wanted)
+        return arrow.sheet(source, columns, frame.num_rows, partial(map, frame.column), reading, wanted=wanted)
     faults: list[Fault] = []
     parts = roles(columns, reading, faults, wanted=wanted)
     if len(set(columns)) != len(columns):

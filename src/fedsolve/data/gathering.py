@@ -7,9 +7,10 @@ first. Numbers are kept as numbers and texts as codes at once, so that a large f
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedsolve.arrays import Float
 from fedsolve.features.cells import Texts
@@ -45,26 +46,48 @@ def number(cell: str, comma: bool = False) -> float:
     return float(cell.replace(",", ".") if comma else cell)
 
 
+class _Rows:
+    """Numbers one behind the other. Room for more doubles when it is full: a thousand small arrays are no better."""
+
+    def __init__(self, kind: DTypeLike) -> None:
+        self._room, self._used = np.empty(1024, dtype=kind), 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def add(self, block: NDArray[Any]) -> None:
+        """Copy further numbers."""
+        start, self._used = self._used, self._used + len(block)
+        if self._used > len(self._room):
+            room = np.empty(max(self._used, 2 * len(self._room)), dtype=self._room.dtype)
+            room[:start] = self._room[:start]
+            self._room = room
+        self._room[start : self._used] = block
+
+    def all(self) -> NDArray[Any]:
+        """All of them, as a view."""
+        return self._room[: self._used]
+
+
 class Numbers:
     """A column that holds numbers, and what it holds besides."""
 
     def __init__(self, comma: bool) -> None:
         self.strange: dict[str, tuple[int, int]] = {}  # cells that are none: where the first stood, and how many
         self.infinite: tuple[int, str] | None = None  # where the first infinite one stood
-        self._comma, self._blocks, self._rows = comma, list[Float](), 0
+        self._comma, self._rows = comma, _Rows(np.float64)
 
     def add(self, cells: Sequence[str]) -> None:
         """Take in the cells of further rows."""
         block = self._converted(cells)
         if not np.isfinite(block).all() and self.infinite is None and np.isinf(block).any():
             row = int(np.flatnonzero(np.isinf(block))[0])
-            self.infinite = (self._rows + row, cells[row])
+            self.infinite = (len(self._rows) + row, cells[row])
         self.add_values(block)
 
     def add_values(self, block: Float) -> None:
         """Take in the numbers of further rows."""
-        self._blocks.append(block)
-        self._rows += len(block)
+        self._rows.add(block)
 
     def _converted(self, cells: Sequence[str]) -> Float:
         joined = "".join(cells)  # `float` alone also takes 1_000 and digits of other scripts
@@ -84,26 +107,24 @@ class Numbers:
         try:
             return number(cell, self._comma)
         except ValueError:
-            first, count = self.strange.get(cell, (self._rows + row, 0))
+            first, count = self.strange.get(cell, (len(self._rows) + row, 0))
             if count or len(self.strange) < MANY_TEXTS:
                 self.strange[cell] = (first, count + 1)
             return np.nan
 
     def values(self) -> Float:
-        """All numbers, with NaN in place of what is none; the blocks are gone then."""
-        whole = np.concatenate([np.empty(0), *self._blocks])
-        self._blocks.clear()
-        return whole
+        """All numbers, with NaN in place of what is none."""
+        return self._rows.all()
 
     def mostly_texts(self) -> bool:
         """Whether it holds so much else that it is to be read as texts."""
         strange = sum(count for _, count in self.strange.values())
         if not strange:
             return False
-        filled = [block[~np.isnan(block)] for block in self._blocks]
-        values = sum(map(len, filled))
-        share = values / (values + strange)
-        many = len(np.unique(np.concatenate(filled))) > MANY if share > MOST else False
+        values = self.values()
+        filled = values[~np.isnan(values)]
+        share = len(filled) / (len(filled) + strange)
+        many = len(np.unique(filled)) > MANY if share > MOST else False
         return not (share >= NEARLY_ALL or (share > MOST and many))
 
 
@@ -115,7 +136,7 @@ class Words:
         self.endless = False  # whether so many differ that the rest was left out
         self._places: dict[str, int] = {}  # by cell as it is
         self._known: dict[str, int] = {}  # by cell as it is cleaned
-        self._blocks, self._rows, self._all = list[NDArray[np.int32]](), 0, endless
+        self._codes, self._rows, self._all = _Rows(np.int32), 0, endless
 
     def add(self, cells: Sequence[str]) -> None:
         """Take in the cells of further rows."""
@@ -126,7 +147,7 @@ class Words:
         self._rows += len(codes)
         if self.endless:
             return
-        self._blocks.append(codes)
+        self._codes.add(codes)
         if not self._all and len(self.texts) > MANY_TEXTS and 2 * len(self.texts) > self._rows:
             self.endless = True
 
@@ -149,10 +170,8 @@ class Words:
         return place
 
     def column(self) -> Texts:
-        """The column; the blocks are gone then."""
-        codes = np.concatenate([np.empty(0, dtype=np.int32), *self._blocks])
-        self._blocks.clear()
-        return Texts.coded(self.texts, codes)
+        """The column."""
+        return Texts.coded(self.texts, self._codes.all())
 
 
 class Unknown:

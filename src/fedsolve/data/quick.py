@@ -7,7 +7,7 @@ pyarrow cannot make numbers of goes the slow way, cell by cell; where anything e
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import numpy as np
 from fedsolve.arrays import Float
 from fedsolve.data.dialect import Dialect, marked
 from fedsolve.data.gathering import EMPTY_WORDS, Numbers, Unknown, Words
+from fedsolve.threads import side_by_side
 
 BLOCK = 2**21  # bytes that are read at a time
+FIRST = 2**18  # bytes of rows that tell which columns begin with numbers
 SMALL = 2**20  # bytes of a file that is not worth it
 
 
@@ -33,9 +35,12 @@ def readable(path: Path, encoding: str) -> bool:
 def begins_with_numbers(path: Path, dialect: Dialect, names: Sequence[str]) -> set[str]:
     """The columns whose first cells are numbers and nothing else, as far as pyarrow reads at once."""
     import pyarrow as pa
+    from pyarrow import csv
 
+    kinds = dict.fromkeys(map(str, range(len(names))), pa.string())
     try:
-        first = next(_blocks(path, dialect, dict.fromkeys(map(str, range(len(names))), pa.string())), None)
+        with csv.open_csv(path, **_options(dialect, FIRST, kinds)) as reader:
+            first = next(iter(reader), None)
     except (pa.ArrowException, OSError):
         return set()
     if first is None:
@@ -56,47 +61,58 @@ def gather(
     The `numeric` columns are read as numbers at once. After None, columns hold a part of the file: begin anew.
     """
     import pyarrow as pa
+    from pyarrow import csv
 
     places = {str(place): name for place, name in enumerate(names)}
     as_numbers = {
         place for place, name in places.items() if name in numeric and not isinstance(columns.get(name), Words)
     }
-    rows = 0
     try:
         kinds = {place: pa.float64() if place in as_numbers else pa.string() for place in places}
-        for batch in _blocks(path, dialect, kinds, [place for place, name in places.items() if name in columns]):
-            rows += batch.num_rows
-            for place in batch.schema.names:
-                column, cells = columns[places[place]], batch.column(place)
-                if place not in as_numbers:
-                    _add(column, cells, dialect.comma)
-                    continue
-                values = np.asarray(cells.to_numpy(zero_copy_only=False), dtype=np.float64)
-                if np.isinf(values).any():
-                    return None
-                _numbers_of(column).add_values(values)
+        wanted = [place for place, name in places.items() if name in columns]
+        table = csv.read_csv(path, **_options(dialect, BLOCK, kinds, wanted))
+        rows, waiting = table.num_rows, list(zip(wanted, table.columns, strict=True))
+        del table
+
+        def taken(job: tuple[str, Any]) -> bool:
+            return _take(columns[places[job[0]]], job[1], job[0] in as_numbers, dialect.comma)
+
+        # Columns that are taken in are let go: no more are there twice than are worked on.
+        every = all(side_by_side(taken, (waiting.pop() for _ in wanted)))
     except (pa.ArrowException, OSError):
         return None
-    return rows
+    pa.default_memory_pool().release_unused()
+    return rows if every else None
 
 
-def _blocks(path: Path, dialect: Dialect, kinds: Mapping[str, Any], wanted: Sequence[str] = ()) -> Iterator[Any]:
-    """Blocks of rows, with columns called by their places."""
+def _take(column: Unknown | Numbers | Words, chunks: Any, as_numbers: bool, comma: bool) -> bool:
+    """All rows of a column; false where others have to look at it."""
+    for cells in chunks.chunks:
+        if not as_numbers:
+            _add(column, cells, comma)
+            continue
+        values = np.asarray(cells.to_numpy(zero_copy_only=False), dtype=np.float64)
+        if np.isinf(values).any():
+            return False
+        _numbers_of(column).add_values(values)
+    return True
+
+
+def _options(dialect: Dialect, block: int, kinds: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """How a file is read, with columns called by their places."""
     from pyarrow import csv
 
-    with csv.open_csv(
-        path,
-        read_options=csv.ReadOptions(block_size=BLOCK, column_names=list(kinds), skip_rows=1),
-        parse_options=csv.ParseOptions(delimiter=dialect.separator, quote_char=False, ignore_empty_lines=True),
-        convert_options=csv.ConvertOptions(
+    return {
+        "read_options": csv.ReadOptions(block_size=block, column_names=list(kinds), skip_rows=1),
+        "parse_options": csv.ParseOptions(delimiter=dialect.separator, quote_char=False, ignore_empty_lines=True),
+        "convert_options": csv.ConvertOptions(
             column_types=dict(kinds),
             include_columns=list(wanted),
             null_values=[*EMPTY_WORDS],
             strings_can_be_null=True,
             decimal_point="," if dialect.comma else ".",
         ),
-    ) as reader:
-        yield from reader
+    }
 
 
 def _numbers_of(column: Unknown | Numbers | Words) -> Numbers:

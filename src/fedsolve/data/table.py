@@ -35,6 +35,7 @@ from fedsolve.features.maps import FeatureMap, Identity
 from fedsolve.parameters import whole
 from fedsolve.progress import Progress
 from fedsolve.rng import derive
+from fedsolve.threads import side_by_side
 
 BLOCK = 2**16  # rows that cells are made numbers of at a time
 
@@ -253,12 +254,17 @@ class Table:
             if features is None or not isinstance(self.inputs, Cells):
                 return self.inputs[rows] if isinstance(self.inputs, Cells) else np.asarray(self.inputs)[rows]
             made = np.zeros((len(rows), task.width))
-            for start in range(0, len(rows), BLOCK):
-                part, block = self.inputs[rows[start : start + BLOCK]], made[start : start + BLOCK]
+
+            def fill(start: int) -> None:
+                part, block = cells[rows[start : start + BLOCK]], made[start : start + BLOCK]
                 if isinstance(features, columns.Columns):
                     features.write(part, block)
                 else:
                     block[:] = extract(features, part)
+
+            starts, cells = range(0, len(rows), BLOCK), self.inputs
+            for _ in side_by_side(fill, starts) if len(starts) > 1 else map(fill, starts):
+                pass
             return made
 
         # Rows are put in client order once; every client then is a view of one array.

@@ -72,9 +72,14 @@ class Number:
     def write(self, column: Column, rows: Float) -> None:
         """The numbers of a column into the rows that they become, which hold zeros."""
         values = _as_numbers(column, self.name)
-        empty = np.isnan(values)
         if self.scale > 0:
-            rows[:, 0] = np.where(empty, 0.0, (values - self.origin) / self.scale)
+            made = values - self.origin
+            made /= self.scale
+            empty = np.isnan(made)
+            made[empty] = 0.0
+            rows[:, 0] = made
+        else:
+            empty = np.isnan(values)
         if self.holes:
             rows[:, -1] = empty
 

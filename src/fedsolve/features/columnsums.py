@@ -18,6 +18,7 @@ from fedsolve.errors import DataError, ParameterError, plain
 from fedsolve.features import exact
 from fedsolve.features.cells import Cells, Texts
 from fedsolve.features.columns import EMPTY, LONGEST_TEXT, NAME, OTHER, WIDEST, Columns, Levels, Number, Part, reference
+from fedsolve.threads import side_by_side
 
 NUMBERS, TEXTS = 1, 2  # what a column holds, as bits that add by "or"
 LARGEST = 1e150  # of a number: its square, and sums of many, are finite
@@ -218,9 +219,9 @@ def fit(clients: Iterable[Cells | Array], cell: int) -> Columns:
     names: list[tuple[str, ...]] = []
 
     def first(part: Cells) -> Arrays:
-        if names and part.names != names[0]:
-            raise DataError(f"clients must have the same columns in the same order; got {part.names} and {names[0]}")
         names.append(part.names)
+        if part.names != names[0]:
+            raise DataError(f"clients must have the same columns in the same order; got {part.names} and {names[0]}")
         return counted(part)
 
     total = _total(clients, first)
@@ -230,10 +231,9 @@ def fit(clients: Iterable[Cells | Array], cell: int) -> Columns:
 
 def _total(clients: Iterable[Cells | Array], tell: Callable[[Cells], Arrays]) -> Arrays:
     total: Arrays | None = None
-    for part in clients:
-        if len(part):
-            told = tell(part if isinstance(part, Cells) else Cells.numbered(part))
-            total = told if total is None else added(total, told)
+    cells = (part if isinstance(part, Cells) else Cells.numbered(part) for part in clients if len(part))
+    for told in side_by_side(tell, cells):
+        total = told if total is None else added(total, told)
     if total is None:
         raise DataError(f"{NAME} needs training samples, and there are none")
     return total
