@@ -181,6 +181,8 @@ def _serve(work: Work, connection: Connection, not_mine: list[Connection]) -> No
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # One thread each. And a library that already has threads in the parent would wait here for some that did not fork.
     threadpool_limits(1)
+    if torch := sys.modules.get("torch"):  # which goes back to its own number, wherever that was set and restored
+        torch.set_num_threads(1)
     for inherited in not_mine:
         inherited.close()  # else a closed end of the parent would stay open here
     inputs: list[Bytes] = []
