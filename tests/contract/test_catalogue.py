@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import fedsolve as fs
 from fedsolve.checks import CHECKS, checks_for, contract
@@ -66,15 +67,27 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 }
 
 
-def methods() -> Iterator[fs.Method]:
+# What other settings of a method may break as easily as the method: the rest of their checks takes long.
+SETTINGS = ("same_seed_same_bits", "absent_clients_are_not_there", "lost_replies_are_not_there", "better_than_guessing")
+
+
+def methods() -> Iterator[tuple[fs.Method, bool]]:
+    """Methods, and whether each has the settings that others vary."""
     for name in CATALOGUE:
         if name in GRADIENT and not TORCH:
             continue
         for settings in ({}, *VARIANTS.get(name, [])):
-            yield create(name, {**SMALL.get(name, {}), **settings})
+            yield create(name, {**SMALL.get(name, {}), **settings}), not settings
 
 
-CASES = [pytest.param(m, check, id=f"{m!r}-{title}") for m in methods() for title, check in checks_for(m)]
+def cases() -> Iterator[ParameterSet]:
+    for method, usual in methods():
+        for title, check in checks_for(method):
+            short = usual or title in SETTINGS or title.startswith("law ")
+            yield pytest.param(method, check, id=f"{method!r}-{title}", marks=() if short else pytest.mark.long)
+
+
+CASES = list(cases())
 
 
 @pytest.mark.filterwarnings("ignore:.*no finite coefficients are likeliest")  # classes that are easy to tell apart
