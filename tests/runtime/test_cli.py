@@ -101,7 +101,7 @@ def figures(path: Path) -> dict[str, Any]:
 def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: Path) -> None:
     done = shell(tmp_path, "run")
     assert (done.returncode, done.stderr) == (0, "")
-    out = tmp_path / "runs" / "digits-fedhip-0"
+    out = tmp_path / "runs" / "digits-fedprior-0"
     assert os.listdir(tmp_path) == ["runs"]
     assert sorted(os.listdir(out)) == ["models", "result.json", "state.safetensors"]
     names = [f"client-{number:02d}" for number in range(20)]
@@ -110,7 +110,7 @@ def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: P
     assert found["settings"]["partition"] == "dirichlet:0.1"
     assert found["accuracy"]["mean"] > 0.9
     lines = done.stdout.strip().splitlines()
-    assert lines[0] == "fedhip on digits predicts 10 classes: 20 clients, split dirichlet:0.1, seed 0"
+    assert lines[0] == "fedprior on digits predicts 10 classes: 20 clients, split dirichlet:0.1, seed 0"
     assert lines[1].split()[:4] == ["client", "train", "test", "accuracy"]
     rows = {line.split()[0]: line.split()[1:4] for line in lines if line.startswith("client-")}
     assert sorted(rows) == names
@@ -119,13 +119,13 @@ def test_run_without_options_trains_on_digits_and_says_what_came_out(tmp_path: P
         client = found["clients"][name]
         assert (int(train), int(test)) == (client["train"], client["test"])
         assert float(accuracy) == pytest.approx(100 * client["accuracy"], abs=0.051)
-    total = next(line for line in lines if line.startswith("fedhip  "))
+    total = next(line for line in lines if line.startswith("fedprior  "))
     assert f"{100 * found['accuracy']['mean']:.1f} %" in total
     assert f"{100 * found['accuracy']['pooled']:.1f} %" in total
     assert any(line.startswith("training alone") for line in lines)
     assert f"{found['data']['moved']} samples were moved" in done.stdout
-    assert "saved in runs/digits-fedhip-0" in done.stdout
-    assert "try: fedsolve predict runs/digits-fedhip-0/models/client-00.safetensors" in done.stdout
+    assert "saved in runs/digits-fedprior-0" in done.stdout
+    assert "try: fedsolve predict runs/digits-fedprior-0/models/client-00.safetensors" in done.stdout
 
 
 def test_the_same_run_again_has_the_same_figures_and_models(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
 
 def test_nothing_is_printed_but_the_result(command: Command) -> None:
     assert command("run", "--method", "fedhipp").out == ""
-    assert command("run", "--clients", "3").out.startswith("fedhip on digits")
+    assert command("run", "--clients", "3").out.startswith("fedprior on digits")
 
 
 def test_usage_errors_exit_with_two_as_well(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_ctrl_c_is_one_line_exit_code_130_and_nothing_written(tmp_path: Path) ->
 
 def test_quiet_prints_where_the_result_is_and_nothing_else(command: Command, tmp_path: Path) -> None:
     done = command("run", "--quiet", "--clients", "5")
-    assert (done.code, done.out, done.err) == (0, "runs/digits-fedhip-0\n", "")
-    assert len(figures(tmp_path / "runs" / "digits-fedhip-0")["clients"]) == 5
+    assert (done.code, done.out, done.err) == (0, "runs/digits-fedprior-0\n", "")
+    assert len(figures(tmp_path / "runs" / "digits-fedprior-0")["clients"]) == 5
 
 
 def test_out_names_the_place_and_an_earlier_result_is_replaced(command: Command, tmp_path: Path) -> None:
@@ -286,11 +286,11 @@ def test_every_method_runs(command: Command, tmp_path: Path, method: str) -> Non
 
 
 def test_set_changes_parameters_and_they_are_kept(command: Command, tmp_path: Path) -> None:
-    assert command(*FAST, "--out", "out", "--set", "alpha=20", "--set", "intercept=yes").code == 0
+    assert command(*FAST, "--out", "out", "--method", "fedhip", "--set", "alpha=20", "--set", "intercept=yes").code == 0
     found = figures(tmp_path / "out")
     assert found["settings"]["set"] == {"alpha": 20.0, "beta": "auto", "intercept": True}
     assert {client["chosen"]["alpha"] for client in found["clients"].values()} == {20.0}
-    assert command(*FAST, "--out", "auto", "--set", "alpha=auto").code == 0
+    assert command(*FAST, "--out", "auto", "--method", "fedhip", "--set", "alpha=auto").code == 0
     assert figures(tmp_path / "auto")["settings"]["set"]["alpha"] == "auto"
 
 
@@ -299,7 +299,7 @@ def test_the_command_does_what_the_library_does(command: Command, tmp_path: Path
     assert command(*FAST, "--out", "out", *options).code == 0
     found = figures(tmp_path / "out")
     federation = fs.load("digits").split(fs.classes(3), clients=6, seed=5, test=0.3)
-    wanted = fs.run(fs.FedHiP(), federation, seed=5, participation=0.5)
+    wanted = fs.run(fs.FedPrior(), federation, seed=5, participation=0.5)
     assert found["accuracy"]["mean"] == wanted.accuracy.mean
     assert found["data"]["fingerprint"] == federation.fingerprint
     assert len(found["history"][0]["missing"]) == 3
@@ -322,7 +322,7 @@ def test_a_toml_file_gives_settings_and_options_override_it(command: Command, tm
 @pytest.mark.parametrize(
     "options",
     [
-        ("--partition", "classes:2", "--seed", "7", "--clients", "6", "--set", "alpha=3"),
+        ("--partition", "classes:2", "--seed", "7", "--clients", "6", "--set", "shrink=0.1"),
         ("--partition", "dirichlet:0.123456789", "--clients", "6"),
         ("--data", "synthetic:0.5,0.5", "--partition", "by-client", "--clients", "5"),
         ("--data", "d.npz", "--test", "official", "--clients", "5", "--method", "afl"),
@@ -339,20 +339,20 @@ def test_the_settings_of_a_result_give_the_same_figures_again(
 
 
 def test_another_method_drops_the_parameters_of_the_file(command: Command, tmp_path: Path) -> None:
-    assert command(*FAST, "--out", "one", "--clients", "4", "--set", "alpha=3").code == 0
+    assert command(*FAST, "--out", "one", "--clients", "4", "--set", "shrink=0.1").code == 0
     assert command(*FAST, "--out", "two", "--config", "one/result.json", "--method", "local").code == 0
     found = figures(tmp_path / "two")["settings"]
     assert (found["method"], found["clients"], found["set"]["ridge"]) == ("local", 4, "auto")
-    assert "alpha" not in found["set"]
+    assert "shrink" not in found["set"]
 
 
 def test_files_go_to_a_folder_with_their_name(command: Command, tmp_path: Path) -> None:
     (tmp_path / "sub:1").mkdir()
-    for where, place in ((tmp_path, "my.data-fedhip-0"), (tmp_path / "sub:1", "my.data-fedhip-0-2")):
+    for where, place in ((tmp_path, "my.data-fedprior-0"), (tmp_path / "sub:1", "my.data-fedprior-0-2")):
         samples(where, "my.data.npz")
         done = command(*FAST, "--data", str(where / "my.data.npz"), "--clients", "4")
         assert (done.code, done.out) == (0, f"runs/{place}\n")
-    assert command(*FAST, "--data", "synthetic:1,0.5", "--clients", "4").out == "runs/synthetic-1-0.5-fedhip-0\n"
+    assert command(*FAST, "--data", "synthetic:1,0.5", "--clients", "4").out == "runs/synthetic-1-0.5-fedprior-0\n"
     assert sorted(os.listdir(tmp_path)) == ["my.data.npz", "runs", "sub:1"]
 
 
@@ -380,7 +380,7 @@ def test_names_with_brackets_are_shown_as_they_are(command: Command, tmp_path: P
     done = command("run", "--data", "[bold]d.npz", "--partition", "by-client", "--out", "out[x]")
     assert (done.code, done.err) == (0, "")
     assert [line.split("  ")[0] for line in done.out.strip().splitlines()[2:5]] == ["[red]", "[ward 1]", "c"]
-    assert done.out.strip().startswith("fedhip on [bold]d.npz predicts 3 classes: ")
+    assert done.out.strip().startswith("fedprior on [bold]d.npz predicts 3 classes: ")
     assert "saved in out[x]: " in done.out
     done = command("run", "--out", "a[/b]", "--clients", "3")  # a folder "a[" with a folder "b]"
     assert done.code == 0
@@ -552,13 +552,16 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
             "known: afl, apfl, apple, baffle, deepafl, ditto, fedacnnl, fedala, fedamp, fedapa",
         ),
         ("--set gamma=1", "'gamma'"),
-        ("--set alhpa=1", "did you mean 'alpha'"),
-        ("--set alpha=-1", "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0"),
-        ("--set alpha=nan", "got nan"),
-        ("--set alpha=inf", "got inf"),
-        ("--set alpha=abc", "got 'abc'"),
-        ("--set alpha=", "parameter 'alpha'"),
-        ("--set intercept=maybe", "parameter 'intercept' of FedHiP must be true or false; got 'maybe'"),
+        ("--method fedhip --set alhpa=1", "did you mean 'alpha'"),
+        (
+            "--method fedhip --set alpha=-1",
+            "parameter 'alpha' of FedHiP must be a finite number of at least 0 or 'auto'; got -1.0",
+        ),
+        ("--method fedhip --set alpha=nan", "got nan"),
+        ("--method fedhip --set alpha=inf", "got inf"),
+        ("--method fedhip --set alpha=abc", "got 'abc'"),
+        ("--method fedhip --set alpha=", "parameter 'alpha'"),
+        ("--method fedhip --set intercept=maybe", "parameter 'intercept' of FedHiP must be true or false; got 'maybe'"),
         ("--set alpha", "--set takes NAME=VALUE"),
         ("--set =3", "--set takes NAME=VALUE"),
         ("--partition dirichlett:1", "unknown partition 'dirichlett'; did you mean 'dirichlet'"),
@@ -594,7 +597,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--participation 2", "got 2.0"),
         ("--participation nan", "got nan"),
         ("--method afl --rounds 7", "afl takes exactly 1 round; got rounds=7"),
-        ("--rounds 0", "fedhip takes exactly 1 round; got rounds=0"),
+        ("--rounds 0", "fedprior takes exactly 1 round; got rounds=0"),
         ("--seed -1", "seed must be an integer of at least 0; got -1"),
         ("--min-samples 0", "min-samples must be an integer of at least 1; got 0"),
         ("--min-samples 200", "20 clients with at least 200 samples each need 4000"),
@@ -709,9 +712,9 @@ def test_a_mistake_in_predict_is_one_line_and_leaves_nothing(
 def test_another_experiment_does_not_replace_the_first_and_the_same_one_does(command: Command, tmp_path: Path) -> None:
     places = [
         command(*FAST, *more).out.strip()
-        for more in ([], ["--set", "alpha=20"], ["--clients", "5"], [], ["--clients", "5"])
+        for more in ([], ["--set", "shrink=0.1"], ["--clients", "5"], [], ["--clients", "5"])
     ]
-    assert places == [f"runs/digits-fedhip-0{end}" for end in ("", "-2", "-3", "", "-3")]
+    assert places == [f"runs/digits-fedprior-0{end}" for end in ("", "-2", "-3", "", "-3")]
 
 
 def test_columns_are_found_by_name_when_predicting(command: Command, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_run_shows_the_metric_asked_for(command: Command, tmp_path: Path) -> Non
     assert done.code == 0
     found = figures(tmp_path / "out")
     assert found["settings"]["metric"] == "log_loss"
-    line = next(line for line in done.out.splitlines() if line.startswith("fedhip  "))
+    line = next(line for line in done.out.splitlines() if line.startswith("fedprior  "))
     assert float(line.split()[1]) == pytest.approx(found["metrics"]["log_loss"]["mean"], rel=5e-4)
     rows = [float(line.split()[3]) for line in done.out.splitlines() if line.startswith("client-")]
     assert rows == sorted(rows, reverse=True)
@@ -209,7 +209,7 @@ def test_classes_far_from_equal_are_told_with_other_figures(command: Command, tm
     auc, balanced = (found["metrics"][name]["mean"] for name in ("auc", "balanced_accuracy"))
     wanted = f"class 0, so accuracy says little: AUC {auc:#.4g}, balanced accuracy {100 * balanced:.1f} % (mean over"
     assert wanted in words
-    assert words.startswith("fedhip on rare.npz predicts 2 classes: 3 clients")
+    assert words.startswith("fedprior on rare.npz predicts 2 classes: 3 clients")
     assert "best constant answer" in words
 
 

@@ -365,7 +365,7 @@ def test_from_invitation_to_prediction(command: Command, tmp_path: Path, method:
 def test_a_run_fills_a_ledger_that_gives_the_same_model(command: Command, tmp_path: Path) -> None:
     run = ("run", "--no-alone", "--quiet", "--clients", "8", "--out", "out")
     assert command(*run, "--ledger", "fed.db").code == 0
-    assert "fedhip: 8 clients" in command("ledger", "list", "fed.db").out
+    assert "fedprior: 8 clients" in command("ledger", "list", "fed.db").out
     assert command("ledger", "solve", "fed.db", "--out", "solved").code == 0
     wanted, found = (fs.load_model(f"{place}/models/global.safetensors").arrays for place in ("out", "solved"))
     assert relative(found["weight"], wanted["weight"]) < 1e-9
@@ -373,7 +373,7 @@ def test_a_run_fills_a_ledger_that_gives_the_same_model(command: Command, tmp_pa
     with Ledger(tmp_path / "fed.db") as ledger:
         assert sum(event.event == "added" for event in ledger.journal()) == 8
     other = command(*run, "--ledger", "fed.db", "--method", "afl")
-    assert other.code == 2 and "its method is afl, not the federation's fedhip" in other.err
+    assert other.code == 2 and "its method is afl, not the federation's fedprior" in other.err
     other = command(*run, "--ledger", "fed.db", "--features", "unit")
     assert other.code == 2 and "its features are not the federation's: unit here, identity there" in other.err
 

@@ -18,7 +18,7 @@ from tests.runtime.test_cli import Command, figures
 
 # A value of each setting that is not its default, as it is written on the command line.
 OTHER = {
-    "method": "afl", "set": "alpha=2", "data": "synthetic:1,1", "limit": "300", "clients": "4", "partition": "iid",
+    "method": "afl", "set": "shrink=2", "data": "synthetic:1,1", "limit": "300", "clients": "4", "partition": "iid",
     "test": "0.3", "min_samples": "3", "features": "unit", "skip_broken": None, "seed": "1", "rounds": "1",
     "participation": "0.5", "runtime": "local", "alone": None, "eval_every": "2",
 }  # fmt: skip
@@ -58,7 +58,7 @@ def test_an_option_changes_its_setting(command: Command, tmp_path: Any, name: st
     stored = figures(tmp_path / "out")["settings"]
     expected = True if value is None else settings.options()[name].kind.read(value if name != "set" else [value])
     if name == "set":
-        assert stored["set"]["alpha"] == 2.0
+        assert stored["set"]["shrink"] == 2.0
     else:
         assert str(stored[name]) == str(expected)
 

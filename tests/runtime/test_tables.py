@@ -42,7 +42,7 @@ HEART = ("--label", "disease", "--client", "hospital", "--drop", "patient")
 
 def test_the_raw_heart_table_runs_at_once(command: Command, tmp_path: Path, real_data: Any) -> None:
     raw_heart(tmp_path / "heart.csv", real_data.ROOT)
-    done = command(*FAST, "--data", "heart.csv", *HEART, "--set", "intercept=true", "--out", "out")
+    done = command(*FAST, "--data", "heart.csv", *HEART, "--out", "out")
     assert (done.code, done.err) == (0, "")
     result = fs.Result.load(tmp_path / "out")
     assert sorted(result.clients) == ["cleveland", "hungarian", "switzerland", "va"]

@@ -60,7 +60,7 @@ def deploy_check_command(
 def deploy_run_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where figures and the global model go.")],
-    method: Annotated[str, typer.Option(help="See `fedsolve methods`.")] = "fedhip",
+    method: Annotated[str, typer.Option(help="See `fedsolve methods`.")] = "fedprior",
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeat for more."),

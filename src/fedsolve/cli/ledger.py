@@ -41,7 +41,7 @@ _FEATURES = typer.Option(
 @app.command("create")
 def ledger_create(
     path: Annotated[Path, _LEDGER],
-    method: Annotated[str, typer.Option(help="afl, fedhip, apfl or fedprior.")] = "fedhip",
+    method: Annotated[str, typer.Option(help="afl, fedhip, apfl or fedprior.")] = "fedprior",
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeat for more."),

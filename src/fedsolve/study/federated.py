@@ -171,7 +171,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 def _method(method: Method | None) -> Method:
     from fedsolve.methods import create
 
-    return create("fedhip") if method is None else method
+    return create("fedprior") if method is None else method
 
 
 def _owners(client: ArrayLike | None, rows: int) -> NDArray[Any]:

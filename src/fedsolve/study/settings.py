@@ -91,7 +91,7 @@ class Settings:
     """
 
     method: str = _setting(
-        "fedhip", TEXT, "See `fedsolve methods`; or package.module:Class, one of your own. Default: fedhip."
+        "fedprior", TEXT, "See `fedsolve methods`; or package.module:Class, one of your own. Default: fedprior."
     )
     set: Mapping[str, object] = _setting(
         None, TABLE, "A parameter of the method, as in --set alpha=20. Repeat for more.", "NAME=VALUE"
