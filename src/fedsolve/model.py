@@ -24,7 +24,6 @@ from fedsolve.errors import DataError, FedsolveError, LevelWarning, ParameterErr
 from fedsolve.features import maps
 from fedsolve.features.cache import extract
 from fedsolve.features.cells import Cells
-from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import ANY_SIZE, Pictures
 from fedsolve.method import Method
@@ -69,10 +68,10 @@ class Model:
             if wanted == ANY_SIZE:
                 return self.method.predict(self.arrays, extract(features, inputs, progress, keep=False), self.task)
             inputs = inputs.stacked()
-        first = features.maps[0] if isinstance(features, maps.Chain) else features
-        if isinstance(first, Columns):
-            cells = cells_for(first, inputs, "inputs")
-            for sentence in first.strange(cells):
+        prepared = self.task.preparation
+        if prepared:
+            cells = cells_for(prepared, inputs, "inputs")
+            for sentence in prepared.strange(cells):
                 warnings.warn(sentence, LevelWarning, stacklevel=3)
             return self.method.predict(self.arrays, extract(features, cells, progress, keep=False), self.task)
         x = check_inputs(in_columns(inputs, self.task.feature_names, "inputs", others=True), "inputs")

@@ -59,6 +59,33 @@ def test_the_raw_heart_table_runs_at_once(command: Command, tmp_path: Path, real
     assert head[:3] == ["patient", "hospital", "label"] and first[:2] == ["p0000", "cleveland"]
 
 
+def test_a_ledger_of_a_table_as_it_is(command: Command, tmp_path: Path, real_data: Any) -> None:
+    """Columns agreed in a run are words in the ledger's terms; every hospital contributes from its raw table."""
+    raw_heart(tmp_path / "heart.csv", real_data.ROOT)
+    names = ("--label", "disease", "--owner", "hospital", "--drop", "patient")
+    assert command(*FAST, "--data", "heart.csv", *HEART, "--test", "0", "--out", "out").code == 0
+    whole = fs.load_model(tmp_path / "out" / "models" / "global.safetensors")
+    features = str(whole.task.features)
+    assert command("ledger", "create", "fed.db", "--like", "heart.csv", *names, "--features", features).code == 0
+    assert command("ledger", "invite", "fed.db", "--out", "invitation").code == 0
+    hospitals = ("cleveland", "hungarian", "switzerland", "va")
+    for name in hospitals:
+        sent = command(
+            "ledger", "contribute", "invitation", "--data", "heart.csv", *names, "--client", name, "--out", name
+        )
+        assert sent.code == 0, sent.err
+    assert command("ledger", "add", "fed.db", *hospitals).code == 0
+    assert command("ledger", "solve", "fed.db", "--out", "solved").code == 0
+    solved = fs.load_model(tmp_path / "solved" / "models" / "global.safetensors")
+    for name, array in whole.arrays.items():
+        np.testing.assert_allclose(solved.arrays[name], array, rtol=1e-9, atol=1e-9)
+    message = ("solved/message.safetensors", "--data", "heart.csv", "--client", "va", "--out", "va.safetensors")
+    assert "in the federation's sum" in command("ledger", "personal", *message, *names).out
+    mine = fs.load_model(tmp_path / "va.safetensors")
+    theirs = fs.load_model(tmp_path / "out" / "models" / "va.safetensors")
+    np.testing.assert_allclose(mine.arrays["weight"], theirs.arrays["weight"], rtol=1e-6, atol=1e-9)
+
+
 def test_the_same_table_in_any_dialect_gives_the_same_result(command: Command, tmp_path: Path, real_data: Any) -> None:
     for name, separator in (("a.csv", ";"), ("b.csv", ","), ("c.csv", "\t")):
         raw_heart(tmp_path / name, real_data.ROOT, separator=separator)

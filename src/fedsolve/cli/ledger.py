@@ -9,6 +9,7 @@ import typer
 
 from fedsolve.cli.text import ROWS, size
 from fedsolve.cli.waiting import waiting
+from fedsolve.data.reading import Reading, names_in
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.study.settings import assignments
 
@@ -36,6 +37,15 @@ _FEATURES = typer.Option(
     help="For features of pictures: their network on this machine, as in onnx:FILE. It must have the same weights.",
     show_default=False,
 )
+_LABEL = typer.Option(metavar="NAME,...", help="The columns to predict. Default: y or label.", show_default=False)
+_OWNER = typer.Option(
+    metavar="NAME", help="The column that names the owner of each row. Default: client.", show_default=False
+)
+_DROP = typer.Option(metavar="NAME,...", help="Columns to leave out.", show_default=False)
+
+
+def _reading(label: str, owner: str, drop: str) -> Reading:
+    return Reading(label=names_in(label), client=owner, drop=names_in(drop))
 
 
 @app.command("create")
@@ -52,6 +62,9 @@ def ledger_create(
             metavar="DATA", help="Take classes, names and the shape of inputs from these data.", show_default=False
         ),
     ] = "",
+    label: Annotated[str, _LABEL] = "",
+    owner: Annotated[str, _OWNER] = "",
+    drop: Annotated[str, _DROP] = "",
     classes: Annotated[int, typer.Option(help="How many classes, without --like.", show_default=False)] = 0,
     inputs: Annotated[
         str, typer.Option(metavar="SHAPE", help="The shape of an input, without --like: 64, or 28x28.")
@@ -85,7 +98,8 @@ def ledger_create(
     files = sorted(keys.glob("*.pub")) if keys else []
     if keys and not files:
         raise DataError(f"{keys} has no public keys: they are named CLIENT.pub")
-    task = task_of(like, features) if like else stated_task(classes, inputs, features)
+    reading = _reading(label, owner, drop)
+    task = task_of(like, features, reading=reading) if like else stated_task(classes, inputs, features)
     chosen = methods.create(method, assignments(assign or []))
     public = {file.stem: file for file in files}
     with Ledger.create(path, chosen, task, seed=seed, bound=bound, total_only=total_only, keys=public) as ledger:
@@ -114,6 +128,9 @@ def ledger_contribute(
     client: Annotated[str, _CLIENT],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The contribution, to be sent.", show_default=False)],
     features: Annotated[str, _FEATURES] = "",
+    label: Annotated[str, _LABEL] = "",
+    owner: Annotated[str, _OWNER] = "",
+    drop: Annotated[str, _DROP] = "",
     number: Annotated[
         int | None,
         typer.Option(
@@ -132,8 +149,9 @@ def ledger_contribute(
 
     with waiting(quiet=False) as (progress, _):
         census = contribute(
-            invitation, data, client, out, features=features, progress=progress, sequence=number, key=key
-        )
+            invitation, data, client, out, features=features, progress=progress, sequence=number, key=key,
+            reading=_reading(label, owner, drop),
+        )  # fmt: skip
     typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 
 
@@ -275,12 +293,18 @@ def ledger_personal(
         typer.Option(metavar="FILE", help="What it sent, if that was made on another machine.", show_default=False),
     ] = None,
     features: Annotated[str, _FEATURES] = "",
+    label: Annotated[str, _LABEL] = "",
+    owner: Annotated[str, _OWNER] = "",
+    drop: Annotated[str, _DROP] = "",
 ) -> None:
     """At a site: its own model, from its data and the federation's message."""
     from fedsolve.ledger.site import personal
 
     with waiting(quiet=False) as (progress, _):
-        site = personal(message, data, client, contribution=contribution, features=features, progress=progress)
+        site = personal(
+            message, data, client, contribution=contribution, features=features, progress=progress,
+            reading=_reading(label, owner, drop),
+        )  # fmt: skip
     site.model.save(out)
     for sentence in site.warnings:
         typer.echo(f"warning: {sentence}")

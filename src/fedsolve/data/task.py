@@ -69,11 +69,17 @@ class Task:
         return math.prod(self.shape)
 
     @property
+    def preparation(self) -> Columns | None:
+        """The map that makes numbers of a table's columns, where features begin with one."""
+        first = self.features.maps[0] if isinstance(self.features, Chain) else self.features
+        return first if isinstance(first, Columns) else None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the features, where they are the numbers of an input one by one; else none."""
         first, *rest = self.features.maps if isinstance(self.features, Chain) else (self.features,)
-        names = first.names if isinstance(first, Columns) else self.feature_names
-        alone = [*rest] if isinstance(first, Columns) else [first, *rest]
+        names = self.preparation.names if self.preparation else self.feature_names
+        alone = [*rest] if self.preparation else [first, *rest]
         return names if {each.identity for each in alone} <= {"identity", "unit", "ones"} else ()
 
     @property

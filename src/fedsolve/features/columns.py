@@ -234,6 +234,17 @@ class Columns:
         values = inputs.astype(np.float64)
         return Cells(self.raw, tuple(values[:, place] for place in range(values.shape[1])))
 
+    def example(self, numbers: Array) -> Cells:
+        """Rows such as it takes, from any whole numbers: where a column holds texts, they are the places of levels."""
+        made: list[Column] = []
+        for part, column in zip(self.parts, numbers.T, strict=True):
+            if isinstance(part, Levels):
+                levels = [level for level in part.levels if level not in (EMPTY, OTHER)]
+                made.append(Texts.of(levels[place % len(levels)] if levels else None for place in column))
+            else:
+                made.append(column.astype(np.float64))
+        return Cells(self.raw, tuple(made))
+
     def strange(self, cells: Cells) -> tuple[str, ...]:
         """What rows have that training had not, one sentence a column: unknown levels, and holes in numbers."""
         told = []

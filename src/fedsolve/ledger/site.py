@@ -28,6 +28,8 @@ from fedsolve.model import Model
 from fedsolve.progress import Progress
 from fedsolve.rng import derive
 
+AS_USUAL = Reading()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteModel:
@@ -48,14 +50,17 @@ def contribute(
     progress: Progress | None = None,
     sequence: int | None = None,
     key: Path | None = None,
+    reading: Reading = AS_USUAL,
 ) -> Census:
     """Write the contribution of a client, from its data, for the federation that invited it.
+
+    `reading` says which columns of its table are what, where they are not called as usual.
 
     A ledger takes it where its `sequence` is above that of the client's contribution before; by default it is the time.
     A ledger with keys takes it where it is signed with the private `key` in a file.
     """
     terms = load_terms(invitation, features)
-    train = samples(data, terms.task, client, progress)
+    train = samples(data, terms.task, client, progress, reading)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
     census = examine(terms, sent)
@@ -72,6 +77,7 @@ def personal(
     contribution: Path | None = None,
     features: str = "",
     progress: Progress | None = None,
+    reading: Reading = AS_USUAL,
 ) -> SiteModel:
     """A client's own model, from its data and the message that the ledger gives to everybody.
 
@@ -82,7 +88,7 @@ def personal(
     if texts.get("made") != "message":
         raise DataError(f"{message} is not the message of a ledger; `fedsolve ledger solve` writes one")
     terms, arrays = Terms.read(arrays, texts, str(message), features), take("message", arrays)
-    train = samples(data, terms.task, client, progress)
+    train = samples(data, terms.task, client, progress, reading)
     with threadpool_limits(1, user_api="blas"):
         before, sent, after = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
         digests = {Contribution.of(client, sent).digest}
@@ -95,9 +101,9 @@ def personal(
     return SiteModel(Model(terms.method, terms.task, own.model, client), counted, told)
 
 
-def task_of(data: str, features: str, progress: Progress | None = None) -> Task:
+def task_of(data: str, features: str, progress: Progress | None = None, reading: Reading = AS_USUAL) -> Task:
     """The task that a table poses: classes, names, and the shape of its inputs."""
-    table = catalog.load(data, progress=progress, reading=Reading().for_features(features))
+    table = catalog.load(data, progress=progress, reading=reading.for_features(features))
     feature_map = maps.parse(features)
     if table.raw == ANY_SIZE and feature_map == maps.Identity():
         raise DataError(f"the pictures of {data} need a feature map: name it with --features")
@@ -118,13 +124,16 @@ def stated_task(classes: int, inputs: str, features: str) -> Task:
     return Task(target, shape, feature_map)
 
 
-def samples(data: str, task: Task, client: str, progress: Progress | None = None) -> Samples:
+def samples(
+    data: str, task: Task, client: str, progress: Progress | None = None, reading: Reading = AS_USUAL
+) -> Samples:
     """The features and labels of a site's data, in the federation's order of columns and classes.
 
     Where the data name the owner of each row, the client's own rows are taken.
     """
-    label = task.target.names if task.target.kind == "numbers" else ()
-    reading = Reading(label=label).for_features(str(task.features))
+    if task.target.kind == "numbers" and not reading.label:
+        reading = replace(reading, label=task.target.names)
+    reading = reading.for_features(str(task.features))
     table = align(catalog.load(data, progress=progress, reading=reading), task, data)
     rows, labels = extract(task.features, table.inputs, progress), table.labels
     if table.client is not None:

@@ -20,6 +20,7 @@ from fedsolve.data.samples import Samples
 from fedsolve.data.target import Classes, target_words
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError, ParameterError
+from fedsolve.features.cache import extract
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.maps import difference
 from fedsolve.laws import SendsNothing
@@ -229,8 +230,9 @@ def _samples(task: Task) -> tuple[Samples, Samples]:
     shape = tuple(32 if side < 0 else side for side in task.inputs)
     drawn = derive(0, "ledger", "probe").integers(1, 255, size=(1, *shape)).astype(np.uint8)
     label = np.zeros((1, task.outputs)) if task.target.kind == "numbers" else np.zeros(1, dtype=np.int64)
-    blank, features = np.zeros_like(drawn), task.features
-    return Samples(features(blank), label), Samples(features(drawn), label)
+    features, prepared = task.features, task.preparation
+    blank, some = (prepared.example(rows) if prepared else rows for rows in (np.zeros_like(drawn), drawn))
+    return Samples(extract(features, blank, keep=False), label), Samples(extract(features, some, keep=False), label)
 
 
 def _reply(method: Method, task: Task, seed: int, start: Arrays, sample: Samples) -> Arrays:

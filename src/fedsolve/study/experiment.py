@@ -25,7 +25,6 @@ from fedsolve.data.task import Numbers, Task
 from fedsolve.errors import ParameterError, PrecisionWarning, unknown
 from fedsolve.features import fitting, maps
 from fedsolve.features.cells import Cells
-from fedsolve.features.columns import Columns
 from fedsolve.method import Method
 from fedsolve.metrics.words import check as check_metric
 from fedsolve.progress import Progress
@@ -148,17 +147,10 @@ def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
     about = {
         "moved": federation.moved,
         "skipped": list(table.skipped),
-        "dropped": list(prepared.dropped if (prepared := _columns_of(federation)) else ()),
+        "dropped": list(prepared.dropped if (prepared := federation.task.preparation) else ()),
         **_labels(federation),
     }
     return Prepared(federation, seconds, about, partition_of(settings, table))
-
-
-def _columns_of(federation: Federation) -> Columns | None:
-    """The map that made numbers of a table's columns, where there is one."""
-    features = federation.task.features
-    first = features.maps[0] if isinstance(features, maps.Chain) else features
-    return first if isinstance(first, Columns) else None
 
 
 def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:

@@ -27,7 +27,6 @@ from fedsolve.features.cells import Cells
 from fedsolve.features.columns import Columns
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.features.images import Inputs
-from fedsolve.features.maps import Chain
 from fedsolve.method import Method
 from fedsolve.model import Model, load_model
 from fedsolve.progress import Progress
@@ -79,9 +78,9 @@ def predict_file(
     if data_path.is_dir():
         return _predict_folder(trained, data_path, skip_broken, progress)
     source = str(data_path)
-    first = trained.task.features.maps[0] if isinstance(trained.task.features, Chain) else trained.task.features
-    if isinstance(first, Columns) and data_path.suffix.lower() != ".npz":
-        return _predict_table(trained, first, data_path, reading or Reading(), progress)
+    prepared = trained.task.preparation
+    if prepared and data_path.suffix.lower() != ".npz":
+        return _predict_table(trained, prepared, data_path, reading or Reading(), progress)
     columns = read_columns(data_path, trained.task.feature_names)
     if "x" not in columns:
         raise DataError(f"{source} needs an array 'x'; it holds {', '.join(columns) or 'nothing'}")
