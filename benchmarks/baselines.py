@@ -104,6 +104,10 @@ def choices() -> Iterator[Run]:
     for method, some in tried:
         words = " ".join(f"{key}={value}" for key, value in some.items())
         yield f"choice fashion {method} {words}", replace(pictures, method=method, set={"model": "lenet5", **some})
+    whole = replace(pictures, limit=None, rounds=50)  # five times the steps in a round: a pull weighs more
+    for method, some in [("local", {}), *(("fedamp", {"lam": lam}) for lam in (0.0001, 0.0003))]:
+        words = " ".join(f"{key}={value}" for key, value in some.items())
+        yield f"choice whole fashion {method} {words}", replace(whole, method=method, set={"model": "lenet5", **some})
     vectors = replace(pictures, data="cifar100-features", limit=None, clients=50)
     for split in DIRICHLETS:
         for method, some in [("fedavg", {}), *(("feddbe", {"kappa": kappa}) for kappa in (0.0, 0.1, 1.0, 5.0, 50.0))]:
