@@ -62,7 +62,7 @@ def without_seconds(result: Result) -> list[Round]:
         fs.PFedLA(**SMALL),
     ],
 )
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.long), 0.5])
 def test_goes_on_bit_for_bit(method: fs.Method, participation: float, tmp_path: Path) -> None:
     federation = sample_federation()
     whole = fs.run(method, federation, seed=3, participation=participation)

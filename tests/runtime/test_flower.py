@@ -56,8 +56,16 @@ def job_of(method: fs.Method, **settings: Any) -> Job:
     return Job(method.name, parameters.values(method), **settings)
 
 
+# Of the gradient methods, those whose messages are unlike: one for all, one each, replies that stay apart, losses alone.
+UNLIKE = ("fedavg", "fedapa", "fedpac", "baffle", "pfedhn", "feddyn")
+EVERY = [
+    pytest.param(name, marks=() if name in UNLIKE or method_class(name).closed_form else pytest.mark.long)
+    for name in CATALOGUE
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*no finite coefficients are likeliest")  # classes that are easy to tell apart
-@pytest.mark.parametrize("name", list(CATALOGUE))
+@pytest.mark.parametrize("name", EVERY)
 def test_every_method_gives_the_models_it_gives_in_process(name: str) -> None:
     method = create(name, SMALL.get(name))
     federation = federation_for(method, sizes=(40, 25, 60, 30))
