@@ -21,7 +21,7 @@ from fedsolve.checks.probes import federation_for
 from fedsolve.data import catalog
 from fedsolve.data.folders import Images
 from fedsolve.errors import DataError
-from fedsolve.methods import CATALOGUE, create
+from fedsolve.methods import CATALOGUE, create, method_class
 from tests.contract.test_catalogue import SMALL
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
@@ -56,7 +56,7 @@ def job_of(method: fs.Method, **settings: Any) -> Job:
     return Job(method.name, parameters.values(method), **settings)
 
 
-# Of the gradient methods, those whose messages are unlike: one for all, one each, replies that stay apart, losses alone.
+# Of gradient methods, those whose messages are unlike: one for all, one each, replies that stay apart, losses alone.
 UNLIKE = ("fedavg", "fedapa", "fedpac", "baffle", "pfedhn", "feddyn")
 EVERY = [
     pytest.param(name, marks=() if name in UNLIKE or method_class(name).closed_form else pytest.mark.long)
