@@ -75,6 +75,7 @@ class Result:
     calibration: tuple[
         Bin, ...
     ] = ()  # of personal models, all samples pooled, for few classes: see metrics.calibration
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # how the server saw replies; nothing: each as it is
 
     def __repr__(self) -> str:
         name, mean = self.main, self.spread().mean
@@ -119,6 +120,7 @@ class Result:
     def _repr_html_(self) -> str:
         """Figures as a notebook shows them: over clients, then per client, the worst first."""
         told = "".join(f"<p>warning: {html.escape(sentence)}</p>" for sentence in self.warnings)
+        told += f"<p>{html.escape(shown.gathered(self.privacy))}</p>" if self.privacy.get("secure") else ""
         constant = self.spread("constant").mean
         return shown.notebook_table(self.method, self.clients, self.main, self.spread(), constant) + told
 
@@ -171,7 +173,7 @@ class Result:
             "pooled": {"global" if whose == "shared" else whose: dict(each) for whose, each in self.pooled.items()},
             "confusion": [list(row) for row in self.confusion],
             "calibration": calibration.words(self.calibration),
-            "privacy": {"secure": False, "quorum": None, "epsilon": None},  # the server sees every reply as it is
+            "privacy": {"secure": False, "quorum": None, "epsilon": None, **self.privacy},
             "rounds": self.rounds,
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
@@ -239,6 +241,7 @@ class Result:
                 pooled=_pooled(content.get("pooled", {})),
                 calibration=calibration.of_words(content.get("calibration", [])),
                 warnings=tuple(content.get("warnings", ())),
+                privacy=content.get("privacy", {}),
                 groups=groups,
                 group_models=_SavedModels(folder / "groups", tuple(groups), read),
             )

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+LEAST = 3  # sites in a sum: of two, each knows the other's part
 COMPLETE = 32  # sites up to which everybody is everybody's neighbour
 _CORRUPT, _GONE = 20, 10  # one site in so many works for the server; one in so many drops out
 _SECURE, _CORRECT = 2**40, 2**20  # one in so many sessions may fail to be

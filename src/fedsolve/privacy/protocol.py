@@ -6,8 +6,8 @@ secrets of a site are shared among its neighbours. Afterwards these tell the ser
 things and never both: the own mask of a site that is in the sum, or the key of one that is not.
 
 Every site knows the others' public keys before anything begins, so that keys and shares travel in one message and
-nobody can stand in between. What a site trusts is its own machine, the keys that it knows, and its neighbours but for a few
-(`graph`): not the server's word on who is there, whose keys are whose, how many are enough, or what happened before.
+nobody can stand in between. What a site trusts is its own machine, the keys that it knows, and its neighbours but for a
+few (`graph`): not the server's word on who is there, whose keys are whose, how many are enough, or what was before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from fedsolve.errors import DataError, brief
 from fedsolve.privacy import graph, keys, shares
 from fedsolve.privacy.fixed import LARGEST_FRACTION, Words
+from fedsolve.privacy.graph import LEAST
 from fedsolve.privacy.journal import Journal
 from fedsolve.privacy.keys import Identity, Peer
 from fedsolve.texts import read_json
 
-LEAST = 3  # sites in a sum: of two, each knows the other's part
 _HEX = re.compile("[0-9a-f]{64}")
 
 
@@ -351,7 +351,7 @@ def _joined(pieces: Mapping[str, Mapping[int, bytes]], name: str, threshold: int
     some = pieces.get(name, {})
     if len(some) < threshold:
         raise DataError(
-            f"the masks of {name!r} cannot be taken off: {len(some)} of its neighbours told their share, and {threshold} "
-            "are needed; no sum was seen, run again"
+            f"the masks of {name!r} cannot be taken off: {len(some)} of its neighbours told their share, and "
+            f"{threshold} are needed; no sum was seen, run again"
         )
     return shares.join(some, threshold)

@@ -161,6 +161,15 @@ class Settings:
     seed: int = _setting(0, WHOLE, "Decides the split and all draws. Default: 0.")
     rounds: int | None = _setting(None, WHOLE, "For methods that take several. Default: the method's own.")
     participation: float = _setting(1.0, NUMBER, "Share of the clients that take part in a round. Default: 1.")
+    secure: bool = _setting(
+        False,
+        FLAG,
+        "Replies and figures are added up under masks: the server sees sums over clients, and nothing of one of them. "
+        "Figures of each client stay with it. For methods that add up replies.",
+    )
+    quorum: int | None = _setting(
+        None, WHOLE, "The fewest clients that a secure sum may be over, 3 or more. Default: 3.", "N"
+    )
     runtime: str = _setting(
         "local",
         TEXT,
