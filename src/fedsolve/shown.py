@@ -26,8 +26,8 @@ def gathered(privacy: Mapping[str, Any]) -> str:
     if not privacy.get("secure"):
         return ""
     return (
-        f"secure sums: the server saw sums over at least {privacy.get('quorum')} clients, and no client's part; figures "
-        "are of all test samples together, and those of each client stay with it"
+        f"secure sums: the server saw sums over at least {privacy.get('quorum')} clients, and no client's part; "
+        "figures are of all test samples together, and those of each client stay with it"
     )
 
 

@@ -158,13 +158,13 @@ def test_a_part_that_came_late_stays_hidden() -> None:
     late, *counted = trial.names
     trial.unmask(counted, counted)
     assert trial.sum(counted).tobytes() == trial.exact(counted).tobytes()
-    key = shares.join({trial.session.point(name): trial.told[name][late] for name in counted}, trial.session.threshold)
+    key = shares.join({trial.session.points[name]: trial.told[name][late] for name in counted}, trial.session.threshold)
     part = trial.masked[late].copy()
     for other in counted:
         seed = keys.agreed(key, trial.openings[other].key, trial.session.id, late.encode(), other.encode())
-        keys.add_mask(part, seed, less=other < late)
+        keys.apply_masks(part, *([], [seed]) if other < late else ([seed], []))
     assert part.tobytes() != trial.words(late).tobytes()
-    keys.add_mask(part, keys.derived(trial.private[late].seed, b"own", trial.session.id), less=True)
+    keys.apply_masks(part, taken=[keys.derived(trial.private[late].seed, b"own", trial.session.id)])
     assert part.tobytes() == trial.words(late).tobytes()  # nothing else was
 
 
@@ -379,7 +379,7 @@ def test_masks_are_those_of_the_cipher() -> None:
 
     seed, size = bytes(range(32)), (1 << 14) + 3
     total = np.zeros((2, size), np.uint64)
-    keys.add_mask(total, seed)
+    keys.apply_masks(total, [seed])
     book = Cipher(algorithms.AES(seed), modes.ECB()).encryptor()
     stream = book.update(b"".join(count.to_bytes(16, "big") for count in range(size)))
     words = np.frombuffer(stream, "<u8")

@@ -34,8 +34,8 @@ def limit(fraction: int, parties: int) -> float:
     return 2.0 ** (_BITS - 1 - fraction) / parties
 
 
-def encode(numbers: Array, fraction: int, parties: int, name: str) -> Words:
-    """Each number as the nearest multiple of the unit (of two, the even one); integers as they are.
+def encode(numbers: Array, fraction: int, parties: int, name: str, out: Words | None = None) -> Words:
+    """Each number as the nearest multiple of the unit (of two, the even one); integers as they are; into `out`.
 
     `name` is what the numbers are called where they are refused: they must be finite, and `parties` of them must fit.
 
@@ -43,7 +43,7 @@ def encode(numbers: Array, fraction: int, parties: int, name: str) -> Words:
     [[1, 18446744073709551615], [0, 18446744073709551615]]
     """
     flat = np.ascontiguousarray(numbers).reshape(-1)
-    words = np.empty((2, flat.size), dtype=np.uint64)
+    words = np.empty((2, flat.size), dtype=np.uint64) if out is None else out
     if flat.dtype.kind in "iu":
         words[0] = flat.astype(np.uint64 if flat.dtype.kind == "u" else np.int64).view(np.uint64)
         words[1] = np.where(flat < 0, _ONES, np.uint64(0))
@@ -92,14 +92,14 @@ def add(total: Words, part: Words) -> None:
     np.add(total[0], part[0], out=total[0])
     carry = total[0] < part[0]
     np.add(total[1], part[1], out=total[1])
-    np.add(total[1], carry, out=total[1])
+    np.add(total[1], carry.view(np.uint8), out=total[1])
 
 
 def subtract(total: Words, part: Words) -> None:
     """`total - part`, into `total`."""
     borrow = total[0] < part[0]
     np.subtract(total[1], part[1], out=total[1])
-    np.subtract(total[1], borrow.astype(np.uint64), out=total[1])
+    np.subtract(total[1], borrow.view(np.uint8), out=total[1])
     np.subtract(total[0], part[0], out=total[0])
 
 

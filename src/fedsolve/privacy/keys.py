@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -144,15 +145,24 @@ def digest(*words: bytes) -> bytes:
     return hashlib.sha256(_joined(_PURPOSE, *words)).digest()
 
 
-def add_mask(total: Words, seed: bytes, *, less: bool = False) -> None:
-    """`total` and the mask of a seed, or less it, into `total`."""
-    stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-    buffer = bytearray(16 * _BLOCK + 15)
-    zeros, apply = memoryview(_ZEROS), fixed.subtract if less else fixed.add
+def apply_masks(total: Words, added: Iterable[bytes] = (), taken: Iterable[bytes] = ()) -> None:
+    """`total` and the masks of some seeds, less those of others, into `total`.
+
+    Block by block, and in each block mask by mask, so that the sum stays in the cache.
+    """
+    streams = [
+        (Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor(), apply)
+        for seeds, apply in ((added, fixed.add), (taken, fixed.subtract))
+        for seed in seeds
+    ]
+    buffer, zeros = bytearray(16 * _BLOCK + 15), memoryview(_ZEROS)
     for start in range(0, total.shape[1], _BLOCK):
-        count = min(_BLOCK, total.shape[1] - start)
-        stream.update_into(zeros[: 16 * count], buffer)
-        apply(total[:, start : start + count], np.frombuffer(buffer, "<u8", 2 * count).reshape(2, count))
+        block = total[:, start : start + _BLOCK]
+        count = block.shape[1]
+        mask = np.frombuffer(buffer, "<u8", 2 * count).reshape(2, count)
+        for stream, apply in streams:
+            stream.update_into(zeros[: 16 * count], buffer)
+            apply(block, mask)
 
 
 def _box(identity: Identity, peer: Peer, *about: bytes) -> ChaCha20Poly1305:

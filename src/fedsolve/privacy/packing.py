@@ -22,8 +22,10 @@ from fedsolve.texts import read_json
 TYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1"})  # that add up
 
 
-def pack(arrays: Arrays, fraction: int, parties: int) -> Words:
+def pack(arrays: Arrays, fraction: int, parties: int, out: Words | None = None) -> Words:
     """All numbers one after the other, by name; `unpack` gives them back from a sum of at most so many parties.
+
+    They are written into `out`, if it is given: words of that `size`.
 
     >>> words = pack({"n": np.array(3), "x": np.array([0.5, -1.0])}, 60, 2)
     >>> fixed.add(words, pack({"n": np.array(4), "x": np.array([0.25, 1.0])}, 60, 2))
@@ -31,13 +33,13 @@ def pack(arrays: Arrays, fraction: int, parties: int) -> Words:
     {'n': array(7), 'x': array([0.75, 0.  ])}
     """
     layout = named.layout(arrays)
-    words = np.empty((2, size(layout)), dtype=np.uint64)
+    words = np.empty((2, size(layout)), dtype=np.uint64) if out is None else out
     start = 0
     for name, code, shape in layout:
         if code not in TYPES:
             raise DataError(f"{name!r} is {np.dtype(code)}, and a secure sum adds float64, float32 and integers")
         stop = start + math.prod(shape)
-        words[:, start:stop] = fixed.encode(arrays[name], fraction, parties, name)
+        fixed.encode(arrays[name], fraction, parties, name, words[:, start:stop])
         start = stop
     return words
 

@@ -83,13 +83,19 @@ class Session:
         """The digest that everything is bound to."""
         return _identity(self)
 
+    @property
+    def graph(self) -> Mapping[str, tuple[str, ...]]:
+        """The neighbours of each site, in order."""
+        return _neighbours(self)
+
     def near(self, site: str) -> tuple[str, ...]:
         """The neighbours of a site, in order."""
-        return _neighbours(self)[site]
+        return self.graph[site]
 
-    def point(self, site: str) -> int:
-        """Where the shares of a site lie."""
-        return _points(self.roster)[site]
+    @property
+    def points(self) -> Mapping[str, int]:
+        """Where the shares of each site lie."""
+        return _points(self.roster)
 
 
 def _must(right: bool, name: str, content: Mapping[str, Any]) -> None:
@@ -171,8 +177,8 @@ def open_session(session: Session, member: Member, seen: Collection[bytes]) -> t
 
     `seen` are the sessions that the site has opened before: of one that is opened again, old secrets may be known.
     """
-    me = member.name
-    if session.id in seen:
+    me, digest = member.name, session.id
+    if digest in seen:
         raise DataError("this session was opened before; a sum needs a session of its own")
     if me not in session.roster:
         raise DataError(f"{me!r} is not in the session's roster")
@@ -194,29 +200,29 @@ def open_session(session: Session, member: Member, seen: Collection[bytes]) -> t
     if session.quorum > len(session.roster):
         raise DataError(f"the session names {len(session.roster)} sites, fewer than the {session.quorum} it wants")
     key, seed = keys.new_secret(), keys.new_secret()
-    near = session.near(me)
-    points = [session.point(name) for name in near]
+    near, places = session.near(me), session.points
+    points = [places[name] for name in near]
     of_key, of_seed = (shares.split(secret, session.threshold, points) for secret in (key, seed))
     sealed = {
-        name: keys.seal(member.identity, member.peers[name], of_key[point] + of_seed[point], *_way(session, me, name))
+        name: keys.seal(member.identity, member.peers[name], of_key[point] + of_seed[point], *_way(digest, me, name))
         for name, point in zip(near, points, strict=True)
     }
     public, check = keys.public_half(key), _check(seed)
-    signature = keys.signed(member.identity, *_statement(session, me, public, check))
+    signature = keys.signed(member.identity, *_statement(digest, me, public, check))
     return Private(key, seed), Opening(public, check, sealed, signature)
 
 
-def _way(session: Session, sender: str, reader: str) -> tuple[bytes, ...]:
-    return session.id, sender.encode(), reader.encode()
+def _way(session: bytes, sender: str, reader: str) -> tuple[bytes, ...]:
+    return session, sender.encode(), reader.encode()
 
 
 def _check(seed: bytes) -> bytes:
     return keys.digest(b"seed", seed)
 
 
-def _statement(session: Session, site: str, key: bytes, check: bytes) -> tuple[bytes, ...]:
+def _statement(session: bytes, site: str, key: bytes, check: bytes) -> tuple[bytes, ...]:
     """What a site signs. Its shares are sealed with keys that only it and the reader have."""
-    return b"opening", session.id, site.encode(), key, check
+    return b"opening", session, site.encode(), key, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +234,7 @@ class Cover:
 
     def over(self, words: Words) -> None:
         """Put the masks on, in place."""
-        for seed in self.added:
-            keys.add_mask(words, seed)
-        for seed in self.taken:
-            keys.add_mask(words, seed, less=True)
+        keys.apply_masks(words, self.added, self.taken)
 
 
 def meet(
@@ -243,7 +246,7 @@ def meet(
     """
     if private.held is not None:
         raise DataError("this session was masked before; a site sends its part once")
-    me, near = member.name, session.near(member.name)
+    me, near, digest = member.name, session.near(member.name), session.id
     strange = sorted(set(introduced) - set(near))
     if strange:
         raise DataError(f"{brief(strange[0])} was introduced, and is no neighbour of this site")
@@ -253,22 +256,22 @@ def meet(
             "sent"
         )
     held: dict[str, tuple[bytes, bytes]] = {}
-    added, taken = [keys.derived(private.seed, b"own", session.id)], list[bytes]()
+    added, taken = [keys.derived(private.seed, b"own", digest)], list[bytes]()
     for name, each in sorted(introduced.items()):
         peer = member.peers[name]
-        if not keys.is_signed(peer, each.signature, *_statement(session, name, each.key, each.check)):
+        if not keys.is_signed(peer, each.signature, *_statement(digest, name, each.key, each.check)):
             raise DataError(f"the opening of {name!r} is not signed by it for this session")
-        both = keys.unseal(member.identity, peer, each.sealed, *_way(session, name, me))
+        both = keys.unseal(member.identity, peer, each.sealed, *_way(digest, name, me))
         if both is None or len(both) != 2 * shares.SIZE:
             raise DataError(f"the share from {name!r} is not what it sealed for this site")
         held[name] = both[: shares.SIZE], both[shares.SIZE :]
-        (added if name < me else taken).append(_pair(session, private.key, me, name, each.key))
+        (added if name < me else taken).append(_pair(digest, private.key, me, name, each.key))
     return replace(private, held=held), Cover(tuple(added), tuple(taken))
 
 
-def _pair(session: Session, secret: bytes, me: str, other: str, public: bytes) -> bytes:
+def _pair(session: bytes, secret: bytes, me: str, other: str, public: bytes) -> bytes:
     first, second = sorted((me, other))
-    return keys.agreed(secret, public, session.id, first.encode(), second.encode())
+    return keys.agreed(secret, public, session, first.encode(), second.encode())
 
 
 def unmask(
@@ -287,11 +290,12 @@ def unmask(
         raise DataError("the sum is said to be without this site, which has sent its part")
     if len(present) < max(session.quorum, member.quorum):
         raise DataError(f"the sum is over {len(present)} sites, fewer than the quorum of {session.quorum}")
+    near = session.graph
     for name in counted:  # a site with few neighbours left could be cut off from the others, and its masks with it
-        left = sum(other in present for other in session.near(name))
+        left = len(present.intersection(near[name]))
         if left < session.threshold:
             raise DataError(f"{left} neighbours of {name!r} are in the sum, and {session.threshold} are needed")
-    unmet = sorted((present & set(session.near(member.name))) - private.held.keys())
+    unmet = sorted(present.intersection(near[member.name]) - private.held.keys())
     if unmet:
         raise DataError(f"{unmet[0]!r} is said to be in the sum, and was never introduced to this site")
     what = f"{member.data} {session.purpose}".strip()
@@ -328,23 +332,26 @@ def remove_masks(
             f"only {len(present)} clients sent their part of the sum, fewer than the quorum of {session.quorum}"
         )
     pieces: dict[str, dict[int, bytes]] = {}
+    points, edges, digest = session.points, session.graph, session.id
     for teller, some in told.items():
         for name, share in some.items():
-            pieces.setdefault(name, {})[session.point(teller)] = share
+            pieces.setdefault(name, {})[points[teller]] = share
+    added, taken = list[bytes](), list[bytes]()
     for name in sorted(present):
         seed = _joined(pieces, name, session.threshold)
         if _check(seed) != openings[name].check:
             raise DataError(f"the shares of the mask of {name!r} do not fit together: some site sent a wrong one")
-        keys.add_mask(total, keys.derived(seed, b"own", session.id), less=True)
+        taken.append(keys.derived(seed, b"own", digest))
     for name in sorted(set(openings) - present):
-        near = [other for other in session.near(name) if other in present]
+        near = [other for other in edges[name] if other in present]
         if not near:
             continue
         key = _joined(pieces, name, session.threshold)
         if keys.public_half(key) != openings[name].key:
             raise DataError(f"the shares of the key of {name!r} do not fit together: some site sent a wrong one")
         for other in near:  # `other` has added the mask that it has with `name` if name < other, and else taken it off
-            keys.add_mask(total, _pair(session, key, name, other, openings[other].key), less=name < other)
+            (taken if name < other else added).append(_pair(digest, key, name, other, openings[other].key))
+    keys.apply_masks(total, added, taken)
 
 
 def _joined(pieces: Mapping[str, Mapping[int, bytes]], name: str, threshold: int) -> bytes:

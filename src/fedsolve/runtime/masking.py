@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays
-from fedsolve.codec import Bytes, encode
+from fedsolve.codec import Bytes, allot, encode
 from fedsolve.errors import DataError, brief
 from fedsolve.privacy import keys, packing, protocol, shares
 from fedsolve.privacy.journal import Journal
@@ -40,7 +40,7 @@ def answer(
     told, journal = protocol.unmask(session, member, _private(session, member, kept), names, _journal(kept))
     rest = {name: kept[name] for name in _STAYS if name in kept} | {"journal": to_array(journal.to_text().encode())}
     near = session.near(member.name)
-    places = [near.index(name) for name in sorted(told)]
+    places = [place for place, name in enumerate(near) if name in told]
     return rest, encode({"places": np.array(places, np.int64), "shares": rows(told[near[p]] for p in places)})
 
 
@@ -64,16 +64,17 @@ def _mask(
     private = _private(session, member, kept)
     private, cover = protocol.meet(session, member, private, _introduced(session, member, words))
     part = compute(session.purpose)
-    masked = packing.pack(part, session.fraction, len(session.roster))
-    cover.over(masked)
+    layout = named.layout(part)
+    masked = allot((("masked", "<u8", (2, packing.size(layout))),))["masked"]  # in its message from the start
+    cover.over(packing.pack(part, session.fraction, len(session.roster), masked))
     held = private.held or {}
     near = session.near(member.name)
     after = {
         **kept,
-        "places": np.array([near.index(name) for name in sorted(held)], np.int64),
+        "places": np.array([place for place, name in enumerate(near) if name in held], np.int64),
         "held": rows(b"".join(held[name]) for name in sorted(held)),
     }
-    return after, encode({"masked": masked}, {"layout": packing.to_text(named.layout(part))})
+    return after, encode({"masked": masked}, {"layout": packing.to_text(layout)})
 
 
 def _under_way(words: Arrays, about: str, kept: Arrays) -> Session:
@@ -133,7 +134,7 @@ def masking_words(session: Session, site: str, introduced: Mapping[str, Introduc
     some = [introduced[name] for name in sorted(introduced)]
     return {
         "id": to_array(session.id),
-        "places": np.array([near.index(name) for name in sorted(introduced)], np.int64),
+        "places": np.array([place for place, name in enumerate(near) if name in introduced], np.int64),
         "keys": rows((each.key for each in some), keys.KEY),
         "checks": rows((each.check for each in some), keys.KEY),
         "sealed": rows((each.sealed for each in some), protocol.SHARE),

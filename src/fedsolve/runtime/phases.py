@@ -229,15 +229,18 @@ class _Parts:
                 reason = f"its part has {named.words(layout)} where those of most have {named.words(right)}"
                 for client in members:
                     _lost(client, DataError(reason), self._tolerate, odd)
-        return right, *self._sums[right], odd
+        total, members = self._sums[right]
+        return right, total if total.flags.writeable else total.copy(), members, odd
 
     def _add(self, layout: Layout, part: Words, members: set[str]) -> None:
         if layout not in self._sums:
-            self._sums[layout] = (part if part.flags.writeable else part.copy()), set(members)
+            self._sums[layout] = part, set(members)
             return
         total, known = self._sums[layout]
+        if not total.flags.writeable:  # the first one, as it came
+            total = total.copy()
         fixed.add(total, part)
-        known |= members
+        self._sums[layout] = total, known | members
 
 
 def _lost(client: str, error: DataError, tolerate: bool, failed: dict[str, str]) -> None:
