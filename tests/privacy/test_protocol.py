@@ -158,10 +158,14 @@ def test_a_part_that_came_late_stays_hidden() -> None:
     late, *counted = trial.names
     trial.unmask(counted, counted)
     assert trial.sum(counted).tobytes() == trial.exact(counted).tobytes()
-    key = shares.join({trial.session.points[name]: trial.told[name][late] for name in counted}, trial.session.threshold)
+    secret = shares.join(
+        {trial.session.points[name]: trial.told[name][late] for name in counted}, trial.session.threshold
+    )
     part = trial.masked[late].copy()
     for other in counted:
-        seed = keys.agreed(key, trial.openings[other].key, trial.session.id, late.encode(), other.encode())
+        seed = keys.agreed(
+            keys.mask_key(secret), trial.openings[other].key, trial.session.id, late.encode(), other.encode()
+        )
         keys.apply_masks(part, *([], [seed]) if other < late else ([seed], []))
     assert part.tobytes() != trial.words(late).tobytes()
     keys.apply_masks(part, taken=[keys.derived(trial.private[late].seed, b"own", trial.session.id)])
@@ -196,7 +200,11 @@ def tells(trial: Trial, counted: Collection[str]) -> None:
 def test_a_swapped_key_is_refused() -> None:
     trial = ready()
     introduced = trial.introduced(trial.names[0])
-    for change in ({"key": keys.public_half(keys.new_secret())}, {"check": bytes(32)}, {"signature": bytes(64)}):
+    for change in (
+        {"key": keys.public_half(keys.mask_key(keys.new_secret()))},
+        {"check": bytes(32)},
+        {"signature": bytes(64)},
+    ):
         fake = {trial.names[1]: dataclasses.replace(introduced[trial.names[1]], **change)}
         with pytest.raises(DataError, match=r"^the opening of 'site-0001' is not signed by it for this session$"):
             meets(trial, introduced | fake)
@@ -370,7 +378,7 @@ def test_sessions_of_strangers_are_refused(name: str, value: object) -> None:
 
 def test_a_point_of_small_order_is_no_key() -> None:
     with pytest.raises(DataError, match=r"^a public key of another site is none$"):
-        keys.agreed(keys.new_secret(), bytes(32))
+        keys.agreed(keys.mask_key(keys.new_secret()), bytes(32))
 
 
 def test_masks_are_those_of_the_cipher() -> None:

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,7 @@ try:
 except ImportError as error:
     raise DataError('secure sums need the package cryptography: pip install "fedsolve[secure]"') from error
 
+MaskKey: TypeAlias = X25519PrivateKey
 KEY = 32  # bytes of a key, and of a secret
 SIGNATURE = 64
 _NONCE, _TAG = 12, 16
@@ -125,14 +127,19 @@ def new_secret() -> bytes:
     return secrets.token_bytes(KEY)
 
 
-def public_half(secret: bytes) -> bytes:
+def mask_key(secret: bytes) -> MaskKey:
+    """The mask key that a secret is."""
+    return MaskKey.from_private_bytes(secret)
+
+
+def public_half(key: MaskKey) -> bytes:
     """The public half of a mask key."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return key.public_key().public_bytes_raw()
 
 
-def agreed(secret: bytes, public: bytes, *about: bytes) -> bytes:
+def agreed(key: MaskKey, public: bytes, *about: bytes) -> bytes:
     """The seed that the holders of two mask keys have in common, about one thing."""
-    return derived(_exchange(X25519PrivateKey.from_private_bytes(secret), public), b"pair", *about)
+    return derived(_exchange(key, public), b"pair", *about)
 
 
 def derived(secret: bytes, *about: bytes) -> bytes:

@@ -24,7 +24,7 @@ from fedsolve.privacy import graph, keys, shares
 from fedsolve.privacy.fixed import LARGEST_FRACTION, Words
 from fedsolve.privacy.graph import LEAST
 from fedsolve.privacy.journal import Journal
-from fedsolve.privacy.keys import Identity, Peer
+from fedsolve.privacy.keys import Identity, MaskKey, Peer
 from fedsolve.texts import read_json
 
 _HEX = re.compile("[0-9a-f]{64}")
@@ -207,7 +207,7 @@ def open_session(session: Session, member: Member, seen: Collection[bytes]) -> t
         name: keys.seal(member.identity, member.peers[name], of_key[point] + of_seed[point], *_way(digest, me, name))
         for name, point in zip(near, points, strict=True)
     }
-    public, check = keys.public_half(key), _check(seed)
+    public, check = keys.public_half(keys.mask_key(key)), _check(seed)
     signature = keys.signed(member.identity, *_statement(digest, me, public, check))
     return Private(key, seed), Opening(public, check, sealed, signature)
 
@@ -255,7 +255,7 @@ def meet(
             f"only {len(introduced)} neighbours opened, and {session.threshold} of {len(near)} are needed; nothing was "
             "sent"
         )
-    held: dict[str, tuple[bytes, bytes]] = {}
+    own, held = keys.mask_key(private.key), dict[str, tuple[bytes, bytes]]()
     added, taken = [keys.derived(private.seed, b"own", digest)], list[bytes]()
     for name, each in sorted(introduced.items()):
         peer = member.peers[name]
@@ -265,13 +265,13 @@ def meet(
         if both is None or len(both) != 2 * shares.SIZE:
             raise DataError(f"the share from {name!r} is not what it sealed for this site")
         held[name] = both[: shares.SIZE], both[shares.SIZE :]
-        (added if name < me else taken).append(_pair(digest, private.key, me, name, each.key))
+        (added if name < me else taken).append(_pair(digest, own, me, name, each.key))
     return replace(private, held=held), Cover(tuple(added), tuple(taken))
 
 
-def _pair(session: bytes, secret: bytes, me: str, other: str, public: bytes) -> bytes:
+def _pair(session: bytes, key: MaskKey, me: str, other: str, public: bytes) -> bytes:
     first, second = sorted((me, other))
-    return keys.agreed(secret, public, session, first.encode(), second.encode())
+    return keys.agreed(key, public, session, first.encode(), second.encode())
 
 
 def unmask(
@@ -346,7 +346,7 @@ def remove_masks(
         near = [other for other in edges[name] if other in present]
         if not near:
             continue
-        key = _joined(pieces, name, session.threshold)
+        key = keys.mask_key(_joined(pieces, name, session.threshold))
         if keys.public_half(key) != openings[name].key:
             raise DataError(f"the shares of the key of {name!r} do not fit together: some site sent a wrong one")
         for other in near:  # `other` has added the mask that it has with `name` if name < other, and else taken it off
