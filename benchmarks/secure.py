@@ -63,7 +63,7 @@ def _parts() -> dict[str, float]:
     words = packing.pack(numbers, 60, SITES)
     identities = {f"site-{number}": keys.Identity.make() for number in range(SITES)}
     peers = {name: identity.public for name, identity in identities.items()}
-    session = protocol.Session.new("0" * 64, "update", peers, 3, 60)
+    session = protocol.Session.new("0" * 64, "0" * 64, "update", peers, 3, 60)
     member = protocol.Member("site-0", identities["site-0"], peers)
     return {
         "encode ms": 1e3 * _cpu(lambda: packing.pack(numbers, 60, SITES)),

@@ -31,7 +31,7 @@ class Trial:
         identities = {name: keys.Identity.make() for name in self.names}
         self.peers = {name: identity.public for name, identity in identities.items()}
         self.members = {name: Member(name, identities[name], self.peers, quorum) for name in self.names}
-        self.session = Session.new(ABOUT, "update", self.peers, quorum, 60)
+        self.session = Session.new(ABOUT, ABOUT, "update", self.peers, quorum, 60)
         rng = np.random.default_rng(sites)
         self.numbers = {name: rng.normal(size=size) * 1e3 for name in self.names}
         self.private: dict[str, Private] = {}
@@ -226,7 +226,7 @@ def test_a_share_that_was_for_somebody_else_is_refused() -> None:
 def test_a_replayed_opening_is_refused() -> None:
     trial = ready()
     me, other = trial.names[:2]
-    earlier = Session.new(ABOUT, "update", trial.peers, 3, 60)
+    earlier = Session.new(ABOUT, ABOUT, "update", trial.peers, 3, 60)
     old = protocol.open_session(earlier, trial.members[other], ())[1]
     fake = {other: Introduction(old.key, old.check, old.sealed[me], old.signature)}
     with pytest.raises(DataError, match=r"is not signed by it for this session$"):
@@ -253,10 +253,10 @@ def test_strangers_are_refused() -> None:
             meets(trial, introduced | {name: introduced[trial.names[1]]})
     peers = trial.peers | {"stranger": keys.Identity.make().public}
     with pytest.raises(DataError, match=r"^the session names 'stranger', whose key this site does not know$"):
-        opens(trial, Session.new(ABOUT, "update", peers, 3, 60))
+        opens(trial, Session.new(ABOUT, ABOUT, "update", peers, 3, 60))
     others = {name: peer for name, peer in trial.peers.items() if name != trial.names[0]}
     with pytest.raises(DataError, match=r"^'site-0000' is not in the session's roster$"):
-        opens(trial, Session.new(ABOUT, "update", others, 3, 60))
+        opens(trial, Session.new(ABOUT, ABOUT, "update", others, 3, 60))
 
 
 def test_a_threshold_that_is_not_the_sites_own_is_refused() -> None:
@@ -275,7 +275,7 @@ def test_a_small_quorum_is_refused() -> None:
     with pytest.raises(DataError, match=r"^the session names 5 sites, fewer than the 6 it wants$"):
         opens(trial, dataclasses.replace(trial.session, quorum=6))
     with pytest.raises(DataError, match=r"^a secure sum takes at least 3 clients; there are 2$"):
-        Session.new(ABOUT, "update", dict(list(trial.peers.items())[:2]), 2, 60)
+        Session.new(ABOUT, ABOUT, "update", dict(list(trial.peers.items())[:2]), 2, 60)
 
 
 def test_too_few_neighbours_get_no_part() -> None:
@@ -368,7 +368,7 @@ def test_sessions_and_identities_come_back_from_text() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("run", "x"), ("run", 1), ("roster", ["b", "a"]), ("roster", ["a", "a"]), ("roster", "ab"), ("threshold", -1),
-     ("quorum", 2.0), ("quorum", True), ("fraction", 127), ("purpose", 3), ("more", 1)],
+     ("quorum", 2.0), ("quorum", True), ("fraction", 127), ("purpose", 3), ("purpose", "figures"), ("more", 1)],
 )  # fmt: skip
 def test_sessions_of_strangers_are_refused(name: str, value: object) -> None:
     content = json.loads(Trial(3).session.to_text()) | {name: value}

@@ -559,6 +559,38 @@ def test_keys_and_openings_that_were_changed_on_the_way_are_refused() -> None:
     spoilt("unmask", lambda words: words.__setitem__("counted", np.ones(9, bool)))
 
 
+def test_a_server_that_sends_one_client_something_else_is_refused_by_it() -> None:
+    """As coefficients with which the data of all others weigh nothing: the sum would be the one client's part."""
+
+    class Singles(Trial):
+        def ask(self, requests: Any, inbox: Inbox, tick: Any) -> None:
+            changed = []
+            for name, data in requests:
+                request = Request.read(bytes(data))
+                if request.kind == "mask" and request.round == 2 and name != "site-0":
+                    message = {key: 1e3 * value for key, value in request.message.items()}
+                    data = dataclasses.replace(request, message=message).write()
+                changed.append((name, data))
+            super().ask(changed, inbox, tick)
+
+    with pytest.raises(
+        DataError, match=r"the message is not the one that the secure sum is about: all its sites must be"
+    ):
+        Singles(fs.GLM(ridge=1.0), sample_federation()).run(tolerate=True, evaluate=False)
+
+
+def test_a_method_that_sends_each_client_its_own_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(fs.AFL):
+        def message(self, state: Arrays, client: str, purpose: Any) -> Arrays:
+            return {**super().message(state, client, purpose), "own": np.array(int(client[-1]))}
+
+    with pytest.raises(
+        ParameterError, match=r"^clients of a secure sum are all sent the same, and the method sends each"
+    ):
+        fs.run(Own(), sample_federation(), secure=Secure())
+
+
 def test_without_the_extra_one_sentence_says_what_to_install() -> None:
     import subprocess
     import sys

@@ -27,6 +27,7 @@ from fedsolve.privacy.journal import Journal
 from fedsolve.privacy.keys import Identity, MaskKey, Peer
 from fedsolve.texts import read_json
 
+PURPOSES = ("update", "evaluate")  # what may be summed: replies, and figures on test samples
 _HEX = re.compile("[0-9a-f]{64}")
 
 
@@ -36,6 +37,7 @@ class Session:
 
     run: str  # 64 random hexadecimal digits, never used twice
     about: str  # the digest of what is asked: which round of which run, in which feature space
+    content: str  # the digest of what all sites are sent
     purpose: str  # what is summed
     roster: tuple[str, ...]  # in order
     keys: str  # the digest of the roster's public keys
@@ -45,7 +47,9 @@ class Session:
     fraction: int  # bits behind the point
 
     @classmethod
-    def new(cls, about: str, purpose: str, peers: Mapping[str, Peer], quorum: int, fraction: int) -> Session:
+    def new(
+        cls, about: str, content: str, purpose: str, peers: Mapping[str, Peer], quorum: int, fraction: int
+    ) -> Session:
         """A session of these sites that was never before."""
         roster = tuple(sorted(peers))
         least = max(quorum, LEAST)
@@ -54,7 +58,8 @@ class Session:
         degree = graph.degree(len(roster))
         digest = roster_digest(peers, roster)
         run = keys.new_secret().hex()
-        return cls(run, about, purpose, roster, digest, degree.neighbours, degree.threshold, quorum, fraction)
+        degrees = degree.neighbours, degree.threshold
+        return cls(run, about, content, purpose, roster, digest, *degrees, quorum, fraction)
 
     def to_text(self) -> str:
         """The session as a text, which `from_text` reads."""
@@ -67,12 +72,12 @@ class Session:
         names = {item.name for item in fields(cls)}
         if not isinstance(content, dict) or content.keys() != names:
             raise DataError(f"a session must have {', '.join(sorted(names))}; got {brief(content)}")
-        for name in ("run", "about", "keys"):
+        for name in ("run", "about", "content", "keys"):
             _must(isinstance(content[name], str) and bool(_HEX.fullmatch(content[name])), name, content)
         for name in ("neighbours", "threshold", "quorum", "fraction"):
             _must(type(content[name]) is int and 0 <= content[name] < 2**31, name, content)
         _must(content["fraction"] <= LARGEST_FRACTION, "fraction", content)
-        _must(isinstance(content["purpose"], str), "purpose", content)
+        _must(content["purpose"] in PURPOSES, "purpose", content)
         roster = content["roster"]
         _must(isinstance(roster, list) and all(isinstance(name, str) for name in roster), "roster", content)
         _must(roster == sorted(set(roster)), "roster", content)

@@ -54,6 +54,14 @@ class Request:
         """The digest of what is asked: which round of which run, in which feature space."""
         return hashlib.sha256(json.dumps([self.round, self.seed, self.space]).encode()).hexdigest()
 
+    @property
+    def content(self) -> str:
+        """The digest of the message."""
+        digest = hashlib.sha256(json.dumps(named.layout(self.message)).encode())
+        for name in sorted(self.message):
+            digest.update(np.ascontiguousarray(self.message[name]).data)
+        return digest.hexdigest()
+
     def write(self) -> Bytes:
         """The request as bytes, which `read` takes."""
         numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted), "pace": repr(self.pace)}
@@ -233,7 +241,8 @@ def _secure(
         return content if purpose == "update" else _summable(content, task)
 
     phase = cast("masking.Phase", request.kind)
-    kept, answer = masking.answer(phase, request.words, request.about, memory.secure, member, compute)
+    asked = masking.Asked(phase, request.words, request.about, lambda: request.content)
+    kept, answer = masking.answer(asked, memory.secure, member, compute)
     return replace(after, secure=kept), answer
 
 

@@ -7,6 +7,7 @@ digests of the sessions it has opened and rosters of the sums it has unmasked st
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -23,19 +24,26 @@ Phase: TypeAlias = Literal["open", "mask", "unmask"]
 _STAYS = ("seen", "journal")  # of what a site keeps, when a session is over
 
 
-def answer(
-    phase: Phase, words: Arrays, about: str, kept: Arrays, member: Member, compute: Callable[[str], Arrays]
-) -> tuple[dict[str, Array], Bytes]:
-    """What a site keeps from now on, and its answer; `compute` gives its part of a sum, by what is summed.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, by what a secure sum is bound to."""
 
-    `about` is the digest of what the request is about, which must be what the session is about.
-    """
-    if phase == "open":
-        return _open(words, about, kept, member)
-    session = _under_way(words, about, kept)
-    if phase == "mask":
-        return _mask(session, words, kept, member, compute)
-    counted = _array(words, "counted", (len(session.roster),), np.bool_)
+    phase: Phase
+    words: Arrays
+    about: str  # the digest of round, run and feature space
+    content: Callable[[], str]  # the digest of the method's message
+
+
+def answer(
+    asked: Asked, kept: Arrays, member: Member, compute: Callable[[str], Arrays]
+) -> tuple[dict[str, Array], Bytes]:
+    """What a site keeps from now on, and its answer; `compute` gives its part of a sum, by what is summed."""
+    if asked.phase == "open":
+        return _open(asked, kept, member)
+    session = _under_way(asked, kept)
+    if asked.phase == "mask":
+        return _mask(session, asked, kept, member, compute)
+    counted = _array(asked.words, "counted", (len(session.roster),), np.bool_)
     names = [name for name, is_in in zip(session.roster, counted, strict=True) if is_in]
     told, journal = protocol.unmask(session, member, _private(session, member, kept), names, _journal(kept))
     rest = {name: kept[name] for name in _STAYS if name in kept} | {"journal": to_array(journal.to_text().encode())}
@@ -44,10 +52,10 @@ def answer(
     return rest, encode({"places": np.array(places, np.int64), "shares": rows(told[near[p]] for p in places)})
 
 
-def _open(words: Arrays, about: str, kept: Arrays, member: Member) -> tuple[dict[str, Array], Bytes]:
-    text = to_bytes(_array(words, "session", None))
+def _open(asked: Asked, kept: Arrays, member: Member) -> tuple[dict[str, Array], Bytes]:
+    text = to_bytes(_array(asked.words, "session", None))
     session = Session.from_text(text)
-    _same(session, about)
+    _same(session, asked)
     seen = [row.tobytes() for row in kept.get("seen", ())]
     private, opening = protocol.open_session(session, member, seen)
     stays = {"seen": rows([*seen, session.id])} | {name: kept[name] for name in ("journal",) if name in kept}
@@ -58,11 +66,16 @@ def _open(words: Arrays, about: str, kept: Arrays, member: Member) -> tuple[dict
 
 
 def _mask(
-    session: Session, words: Arrays, kept: Arrays, member: Member, compute: Callable[[str], Arrays]
+    session: Session, asked: Asked, kept: Arrays, member: Member, compute: Callable[[str], Arrays]
 ) -> tuple[dict[str, Array], Bytes]:
-    """Everybody is checked before anything is computed of the site's data."""
+    """Everybody is checked before anything is computed of the site's data, and so is the message.
+
+    A server could send all others a model that makes nothing of their data, and the sum would be one site's part.
+    """
     private = _private(session, member, kept)
-    private, cover = protocol.meet(session, member, private, _introduced(session, member, words))
+    private, cover = protocol.meet(session, member, private, _introduced(session, member, asked.words))
+    if asked.content() != session.content:
+        raise DataError("the message is not the one that the secure sum is about: all its sites must be sent the same")
     part = compute(session.purpose)
     layout = named.layout(part)
     masked = allot((("masked", "<u8", (2, packing.size(layout))),))["masked"]  # in its message from the start
@@ -77,19 +90,19 @@ def _mask(
     return after, encode({"masked": masked}, {"layout": packing.to_text(layout)})
 
 
-def _under_way(words: Arrays, about: str, kept: Arrays) -> Session:
+def _under_way(asked: Asked, kept: Arrays) -> Session:
     """The session that the site has opened, which must be the one that it is asked about."""
     if "session" not in kept:
         raise DataError("no secure sum is under way at this site: it was never opened, or is over")
     session = Session.from_text(to_bytes(kept["session"]))
-    if to_bytes(_array(words, "id", (keys.KEY,))) != session.id:
+    if to_bytes(_array(asked.words, "id", (keys.KEY,))) != session.id:
         raise DataError("the server asks about another secure sum than the one that is under way at this site")
-    _same(session, about)
+    _same(session, asked)
     return session
 
 
-def _same(session: Session, about: str) -> None:
-    if session.about != about:
+def _same(session: Session, asked: Asked) -> None:
+    if session.about != asked.about:
         raise DataError("the secure sum is said to be about another round or feature space than the request is about")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve import arrays as named
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, read
-from fedsolve.errors import DataError, plain
+from fedsolve.errors import DataError, ParameterError, plain
 from fedsolve.privacy import fixed, packing, protocol
 from fedsolve.privacy.fixed import Words
 from fedsolve.privacy.keys import Peer
@@ -55,14 +55,12 @@ def secure_sum(
     Clients that fail are left out, with `tolerate`; without, the first stops it. Below the quorum or the threshold
     there is no sum, and a DataError says why.
     """
-    asked = {client: Request.read(data) for client, data in _each_once(requests)}
+    asked = dict(_each_once(requests))
     strange = sorted(asked.keys() - peers.keys())
     if strange:
         raise DataError(f"a secure sum needs the public key of every client, and {strange[0]!r} has none")
-    if len({request.about for request in asked.values()}) > 1:
-        raise DataError("a secure sum is about one round and one feature space, and clients were asked about several")
-    about = next(iter(asked.values())).about if asked else ""
-    session = Session.new(about, purpose, {name: peers[name] for name in asked}, quorum, fraction)
+    about, content = _in_common(asked.values())
+    session = Session.new(about, content, purpose, {name: peers[name] for name in asked}, quorum, fraction)
     post = _Post(asked)
 
     opened = _Answers(lambda site, data: masking.read_opening(session, site, read(data, "its opening")[0]), tolerate)
@@ -97,12 +95,24 @@ def secure_sum(
     return Sum(packing.unpack(total, layout, session.fraction), frozenset(counted), failed, received, post.sent)
 
 
-def _each_once(requests: Iterable[tuple[str, Bytes]]) -> Iterator[tuple[str, Bytes]]:
-    """Requests that share their bytes stay one object, however many clients they are for."""
-    last: Bytes = b""
+def _in_common(requests: Iterable[Request]) -> tuple[str, str]:
+    """What all clients are asked, as digests."""
+    distinct = {id(request): request for request in requests}.values()
+    found = {(request.about, request.content) for request in distinct}
+    if len(found) > 1:
+        raise ParameterError(
+            "clients of a secure sum are all sent the same, and the method sends each its own; run it without"
+        )
+    return next(iter(found), ("", ""))
+
+
+def _each_once(requests: Iterable[tuple[str, Bytes]]) -> Iterator[tuple[str, Request]]:
+    """Requests of the same bytes are read once, however many clients they are for."""
+    last: tuple[Bytes, Request] | None = None
     for client, data in requests:
-        last = last if data is last or data == last else data
-        yield client, last
+        if last is None or (last[0] is not data and last[0] != data):
+            last = data, Request.read(data)
+        yield client, last[1]
 
 
 def _enough(count: int, session: Session, failed: Mapping[str, str]) -> None:
