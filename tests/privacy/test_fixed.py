@@ -45,11 +45,11 @@ def test_a_sum_is_the_exact_one_correctly_rounded(rows: list[list[float]], fract
 def test_single_precision_is_rounded_once(rows: list[list[float]]) -> None:
     found = fixed.decode(summed(rows), 60, np.dtype(np.float32), "x")
     assert found.dtype == np.float32
+    far = np.float32(np.inf)
     for value, column in zip(found, zip(*rows, strict=True), strict=True):
         whole = exact(list(column), 60)
         errors = [
-            abs(Fraction(float(each)) - whole)
-            for each in (np.nextafter(value, -np.inf), value, np.nextafter(value, np.inf))
+            abs(Fraction(float(each)) - whole) for each in (np.nextafter(value, -far), value, np.nextafter(value, far))
         ]
         assert errors[1] == min(errors)
 
