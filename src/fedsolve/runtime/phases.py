@@ -66,20 +66,14 @@ def secure_sum(
     opened = _Answers(lambda site, data: masking.read_opening(session, site, read(data, "its opening")[0]), tolerate)
     ask(post.bare("open", asked, masking.opening_words(session)), opened, _no_tick)
 
-    parts = _Parts(session, tolerate)
-    openings = opened.answers
+    parts, openings = _Parts(session, tolerate), opened.answers
     _enough(len(openings), session, opened.failed)
-    ask(
-        post.full(
-            "mask",
-            (
-                (name, masking.masking_words(session, name, protocol.introductions(session, openings, name)))
-                for name in openings
-            ),
-        ),
-        parts,
-        tick,
-    )
+
+    def introduced() -> Iterator[tuple[str, Arrays]]:
+        for name in openings:
+            yield name, masking.masking_words(session, name, protocol.introductions(session, openings, name))
+
+    ask(post.full("mask", introduced()), parts, tick)
     failed = opened.failed | parts.failed
     layout, total, counted, odd = parts.most()
     failed |= odd
