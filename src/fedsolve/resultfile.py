@@ -224,7 +224,6 @@ _NUMBER = _is(_number, "a number")
 _COUNT = _is(is_count, "a whole number from 0 on")
 _TEXT = _is(_text, "a text without control characters")
 _TEXTS = _list(_TEXT)
-_FLAG = _is(lambda value: isinstance(value, bool), "true or false")
 _SPREAD = _table(_maybe(_NUMBER))
 _CLIENT = _record(
     {
@@ -264,21 +263,13 @@ _RESULT = _record(
         "pooled": _table(_table(_NUMBER)),
         "confusion": _list(_list(_COUNT)),
         "calibration": _calibration,
+        "privacy": _table(_setting),
         "rounds": _COUNT,
         "bytes": _table(_COUNT),
         "seconds": _table(_NUMBER),
         "history": _list(_ROUND),
         "server": _table(_is(lambda value: isinstance(value, bool) or _number(value), "a number, true or false")),
         "data": _record({"name": _TEXT, "fingerprint": _TEXT, "split": _counts, "means": _means, "skipped": _TEXTS}),
-        "privacy": _record(
-            {
-                "secure": _FLAG,
-                "quorum": _maybe(_COUNT),
-                "epsilon": _maybe(_NUMBER),
-                "fraction": _COUNT,
-                "figures": _TEXT,
-            }
-        ),
         "task": _record({"kind": _TEXT, "count": _COUNT, "names": _TEXTS}),
     },
     needed=("format", "method", "settings"),

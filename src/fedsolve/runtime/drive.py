@@ -25,7 +25,7 @@ from fedsolve.model import Model
 from fedsolve.parameters import whole
 from fedsolve.progress import Progress, Tick
 from fedsolve.records import ClientResult, Round, Seconds, spreads
-from fedsolve.result import Result
+from fedsolve.result import PLAIN, Result
 from fedsolve.rng import derive
 from fedsolve.runtime import examiner
 from fedsolve.runtime.client import Kind, Request
@@ -83,7 +83,7 @@ class Outcome:
             warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
             groups=groups,
             group_models=group_models,
-            privacy=self.privacy,
+            privacy=self.privacy or PLAIN,
         )
 
 

@@ -17,6 +17,7 @@ from fedsolve.parameters import whole
 from fedsolve.privacy.fixed import FRACTION, LARGEST_FRACTION
 from fedsolve.privacy.graph import LEAST
 from fedsolve.progress import Tick
+from fedsolve.result import PLAIN
 from fedsolve.runtime.inbox import Inbox, Replies, Tallies
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Plain:
 
     def words(self) -> dict[str, Any]:
         """The server sees every reply as it is."""
-        return {"secure": False, "quorum": None, "epsilon": None}
+        return dict(PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class Secure:
 
     def words(self) -> dict[str, Any]:
         """That sums were secure, and of what kind."""
-        return {"secure": True, "quorum": self.quorum, "epsilon": None, "fraction": self.fraction, "figures": "pooled"}
+        told = {"secure": True, "quorum": self.quorum, "fraction": self.fraction, "figures": "pooled"}
+        return {**PLAIN, **told}
 
     def _sum(
         self, transport: Transport, requests: Iterable[tuple[str, Bytes]], purpose: str, tolerate: bool, tick: Tick

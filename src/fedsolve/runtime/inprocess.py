@@ -257,8 +257,8 @@ def run(
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
     on_reply: Witness | None = None,
-    gathering: Gathering | None = None,
     secure: Secure | None = None,
+    gathering: Gathering | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 

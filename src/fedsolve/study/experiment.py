@@ -217,6 +217,7 @@ def execute(
             result = run(
                 method,
                 federation,
+                secure=secure,
                 seed=settings.seed,
                 participation=settings.participation,
                 progress=progress,
@@ -224,7 +225,6 @@ def execute(
                 evaluate_every=settings.eval_every,
                 checkpoint=checkpoint,
                 on_reply=on_reply,
-                secure=secure,
             )
     chosen = parameters.values(method)
     resolved = replace(

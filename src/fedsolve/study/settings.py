@@ -161,6 +161,12 @@ class Settings:
     seed: int = _setting(0, WHOLE, "Decides the split and all draws. Default: 0.")
     rounds: int | None = _setting(None, WHOLE, "For methods that take several. Default: the method's own.")
     participation: float = _setting(1.0, NUMBER, "Share of the clients that take part in a round. Default: 1.")
+    runtime: str = _setting(
+        "local",
+        TEXT,
+        "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
+        "engine. For machines of their own see `fedsolve deploy`.",
+    )
     secure: bool = _setting(
         False,
         FLAG,
@@ -169,12 +175,6 @@ class Settings:
     )
     quorum: int | None = _setting(
         None, WHOLE, "The fewest clients that a secure sum may be over, 3 or more. Default: 3.", "N"
-    )
-    runtime: str = _setting(
-        "local",
-        TEXT,
-        "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
-        "engine. For machines of their own see `fedsolve deploy`.",
     )
     alone: bool | None = _setting(
         None,
