@@ -119,7 +119,7 @@ def test_the_largest_numbers_add_without_wrapping_around_and_larger_ones_are_ref
         fixed.decode(fixed.encode(np.array([largest, -largest]), fraction, parties, "x"), fraction, FLOAT, "x")[0] > 0
     )
     with pytest.raises(
-        DataError, match=f"^'x' has the value .*, and a secure sum over {parties} sites with {fraction} bits"
+        DataError, match=f"^'x' has values that do not fit: a secure sum over {parties} sites with {fraction} "
     ):
         fixed.encode(np.array([0.0, bound]), fraction, parties, "x")
 

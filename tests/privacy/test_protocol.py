@@ -278,6 +278,13 @@ def test_a_small_quorum_is_refused() -> None:
         Session.new(ABOUT, ABOUT, "update", dict(list(trial.peers.items())[:2]), 2, 60)
 
 
+def test_another_unit_than_the_sites_own_is_refused() -> None:
+    """A server that could choose it would learn from refusals how large a site's numbers are."""
+    trial = ready()
+    with pytest.raises(DataError, match=r"^the session has 100 bits behind the point; this site has 60$"):
+        opens(trial, dataclasses.replace(trial.session, fraction=100))
+
+
 def test_too_few_neighbours_get_no_part() -> None:
     trial = ready()
     some = dict(list(trial.introduced(trial.names[0]).items())[:2])

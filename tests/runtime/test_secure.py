@@ -273,7 +273,7 @@ def test_numbers_out_of_range_are_refused_by_the_client_by_name() -> None:
     federation = fs.Federation.from_arrays(parts, classes=2)
     assert fs.run(fs.AFL(ridge=1.0), federation, secure=Secure(fraction=40)).rounds == 1
     with pytest.raises(
-        DataError, match=r"^client 'c0': 'triangle' has the value 2e\+18, and a secure sum over 3 sites with 70"
+        DataError, match=r"^client 'c0': 'triangle' has values that do not fit: a secure sum over 3 sites with 70"
     ):
         fs.run(fs.AFL(ridge=1.0), federation, secure=Secure(fraction=70))
 

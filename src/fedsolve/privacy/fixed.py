@@ -57,9 +57,9 @@ def encode(numbers: Array, fraction: int, parties: int, name: str, out: Words | 
         if not largest < bound:
             if not np.isfinite(largest):
                 raise DataError(f"{name!r} has values that are not finite")
-            raise DataError(
-                f"{name!r} has the value {largest:.3g}, and a secure sum over {parties} sites with {fraction} bits "
-                f"behind the point holds values below {bound:.3g}; scale the features down, or ask for fewer bits"
+            raise DataError(  # without the value, since the sentence may be told to others
+                f"{name!r} has values that do not fit: a secure sum over {parties} sites with {fraction} bits behind "
+                f"the point holds those below {bound:.3g}; scale the features down, or agree on fewer bits"
             )
         words[:, start : start + _BLOCK] = _encode(part, fraction)
     return words

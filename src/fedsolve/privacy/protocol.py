@@ -21,7 +21,7 @@ from typing import Any
 
 from fedsolve.errors import DataError, brief
 from fedsolve.privacy import graph, keys, shares
-from fedsolve.privacy.fixed import LARGEST_FRACTION, Words
+from fedsolve.privacy.fixed import FRACTION, LARGEST_FRACTION, Words
 from fedsolve.privacy.graph import LEAST
 from fedsolve.privacy.journal import Journal
 from fedsolve.privacy.keys import Identity, MaskKey, Peer
@@ -137,6 +137,7 @@ class Member:
     identity: Identity
     peers: Mapping[str, Peer] = field(repr=False)  # its own among them
     quorum: int = LEAST
+    fraction: int = FRACTION  # bits behind the point: whether numbers fit would tell a server who chose them their size
     data: str = ""  # a digest of its data, by which it keeps rosters
 
 
@@ -202,6 +203,8 @@ def open_session(session: Session, member: Member, seen: Collection[bytes]) -> t
         raise DataError(
             f"the session allows sums over {session.quorum} sites; this site wants at least {member.quorum}"
         )
+    if session.fraction != member.fraction:
+        raise DataError(f"the session has {session.fraction} bits behind the point; this site has {member.fraction}")
     if session.quorum > len(session.roster):
         raise DataError(f"the session names {len(session.roster)} sites, fewer than the {session.quorum} it wants")
     key, seed = keys.new_secret(), keys.new_secret()

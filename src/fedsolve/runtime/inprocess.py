@@ -240,7 +240,8 @@ def _with_keys(secure: Secure, clients: Sequence[str]) -> tuple[Secure, dict[str
 
     identities = {name: Identity.make() for name in clients}
     peers = {name: identity.public for name, identity in identities.items()}
-    members = {name: Member(name, identity, peers, secure.quorum) for name, identity in identities.items()}
+    standards = secure.quorum, secure.fraction
+    members = {name: Member(name, identity, peers, *standards) for name, identity in identities.items()}
     return replace(secure, peers=peers), members
 
 
