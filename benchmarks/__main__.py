@@ -28,6 +28,7 @@ from . import (
     personal,
     recursion,
     scale,
+    secure,
     tables,
     tables_accuracy,
 )
@@ -42,6 +43,7 @@ SPEED = {
     "blocks": blocks.measure,
     "ledger": ledger.measure,
     "tables": tables.measure,
+    "secure": secure.measure,
 }
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only

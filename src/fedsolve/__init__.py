@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments
     from fedsolve.result import Result as Result
+    from fedsolve.runtime.gather import Secure as Secure
     from fedsolve.runtime.inprocess import run as run
     from fedsolve.solver import Solution as Solution
     from fedsolve.solver import solve as solve
@@ -123,6 +124,7 @@ _HOMES = {
     "fedsolve.model": ("Model", "load_model"),
     "fedsolve.moments": ("Moments",),
     "fedsolve.result": ("Result",),
+    "fedsolve.runtime.gather": ("Secure",),
     "fedsolve.runtime.inprocess": ("run",),
     "fedsolve.solver": ("Solution", "solve"),
     "fedsolve.study.estimator": ("estimator",),

@@ -15,10 +15,13 @@ Whose: TypeAlias = Literal["personal", "shared", "alone", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """How one client fares. Figures are on its own test samples; there are none where it has none."""
+    """How one client fares. Figures are on its own test samples; there are none where it has none.
 
-    train: int
-    test: int
+    Under a secure sum nobody else knows them, nor how many samples it has.
+    """
+
+    train: int | None
+    test: int | None
     metrics: Mapping[str, float] = field(default_factory=dict)  # of its personal model
     shared_metrics: Mapping[str, float] = field(default_factory=dict)  # of the one global model
     alone_metrics: Mapping[str, float] = field(default_factory=dict)  # of training alone
@@ -48,7 +51,8 @@ class ClientResult:
 
     def json(self) -> dict[str, Any]:
         """As it stands in result.json; the global model is called "global" there."""
-        entry = {"train": self.train, "test": self.test, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
+        sizes = {name: n for name, n in (("train", self.train), ("test", self.test)) if n is not None}
+        entry = {**sizes, "accuracy": self.accuracy, "metrics": dict(self.metrics)}
         others = {"global": self.shared_metrics, "alone": self.alone_metrics, "constant": self.constant_metrics}
         others["chosen"] = self.chosen
         filled = {name: dict(figures) for name, figures in others.items() if figures}
@@ -61,7 +65,8 @@ class ClientResult:
         shared, alone = (figures if isinstance(figures, Mapping) else _accuracy(figures) for figures in others)
         metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
         chosen, unsure = entry.get("chosen", {}), tuple(entry.get("unsure", ()))
-        return cls(entry["train"], entry["test"], metrics, shared, alone, chosen, unsure, entry.get("constant", {}))
+        train, test = entry.get("train"), entry.get("test")
+        return cls(train, test, metrics, shared, alone, chosen, unsure, entry.get("constant", {}))
 
 
 def _accuracy(value: float | None) -> dict[str, float]:
@@ -89,7 +94,7 @@ def spreads(
     Spread(mean=0.5, pooled=0.25, std=0.5, worst_decile=0.0)
     """
     pooled = dict(metrics.figures(tally)) if tally else {}
-    tested = [(client.of(whose), client.test) for client in clients.values()]
+    tested = [(client.of(whose), client.test or 0) for client in clients.values()]
     if "accuracy" not in pooled and any("accuracy" in figures for figures, _ in tested):
         counted = [(figures["accuracy"], count) for figures, count in tested if "accuracy" in figures]
         pooled["accuracy"] = sum(round(share * n) for share, n in counted) / sum(n for _, n in counted)
@@ -98,6 +103,8 @@ def spreads(
         values = [figures[metric.name] for figures, _ in tested if metric.name in figures]
         if values:
             by_name[metric.name] = Spread(pooled=pooled.get(metric.name), **metrics.spread(values, metric.better))
+        elif not any(figures for figures, _ in tested) and metric.name in pooled:  # as under a secure sum
+            by_name[metric.name] = Spread(pooled=pooled[metric.name])
     return by_name
 
 

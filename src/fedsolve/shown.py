@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedsolve.errors import FedsolveError
 from fedsolve.metrics import words
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 SHOWN = 30  # clients in a table of a notebook
 COLUMNS: tuple[tuple[Whose, str], ...] = (("personal", ""), ("alone", "alone"), ("shared", "global"))
+
+
+def gathered(privacy: Mapping[str, Any]) -> str:
+    """What was secure about a run, in a sentence; nothing where the server saw every reply.
+
+    >>> gathered({"secure": True, "quorum": 3})[:65]
+    'secure sums: the server saw sums over at least 3 clients, and no '
+    """
+    if not privacy.get("secure"):
+        return ""
+    return (
+        f"secure sums: the server saw sums over at least {privacy.get('quorum')} clients, and no client's part; "
+        "figures are of all test samples together, and those of each client stay with it"
+    )
 
 
 def notebook_table(
@@ -29,7 +43,8 @@ def notebook_table(
         client = clients[name]
         values = [client.of(whose).get(metric) for whose, _ in columns]
         cells = "".join(f"<td>{words.text(metric, value)}</td>" for value in values)
-        lines.append(f"<tr><td>{html.escape(name)}</td><td>{client.train}</td><td>{client.test}</td>{cells}</tr>")
+        sizes = "".join(f"<td>{'' if size is None else size}</td>" for size in (client.train, client.test))
+        lines.append(f"<tr><td>{html.escape(name)}</td>{sizes}{cells}</tr>")
     mean, pooled, worst = (words.text(metric, value) for value in (over.mean, over.pooled, over.worst_decile))
     beside = "" if constant is None else f"; best constant answer {words.text(metric, constant)}"
     left = len(clients) - len(lines)

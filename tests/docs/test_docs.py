@@ -36,6 +36,7 @@ UNTRIED = {"", "text", "json", "mermaid"}  # languages that nothing is done with
 NEEDS = {
     "networks.md": ["torch", "matplotlib"],
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
+    "privacy.md": ["cryptography"],
     "tables.md": ["polars"],
     "tutorial.md": ["matplotlib"],
 }

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src"
 OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "cryptography", "PIL"}
 # What an example needs, by the end of its name.
-NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas", ".from_frame": "polars"}
+NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas", ".from_frame": "polars", ".Secure": "cryptography"}
 FILES = sorted(
     path
     for path in (SOURCE / "fedsolve").rglob("*.py")
@@ -39,6 +39,7 @@ CALLED = [
     fs.Moments.of,
     fs.solve,
     fs.run,
+    fs.Secure,
     fs.create,
     fs.Result,
     fs.Model,

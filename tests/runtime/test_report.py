@@ -279,7 +279,7 @@ def test_a_page_shows_each_group_with_members_samples_and_mean_accuracy(grouped:
             np.mean([100 * (c.accuracy or 0) for c in clients]),
             np.mean([100 * (c.alone or 0) for c in clients]),
         ]
-        counts = [len(clients), sum(c.train for c in clients), sum(c.test for c in clients)]
+        counts = [len(clients), sum(c.train or 0 for c in clients), sum(c.test or 0 for c in clients)]
         distances = {
             np.linalg.norm(np.subtract(group.centre, other.centre)): number
             for number, other in result.groups.items()

@@ -21,6 +21,7 @@ OTHER = {
     "method": "afl", "set": "shrink=2", "data": "synthetic:1,1", "limit": "300", "clients": "4", "partition": "iid",
     "test": "0.3", "min_samples": "3", "features": "unit", "skip_broken": None, "seed": "1", "rounds": "1",
     "participation": "0.5", "runtime": "local", "alone": None, "eval_every": "2",
+    "secure": None,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -155,7 +155,17 @@ def every(folder: Path) -> dict[str, Target]:
             lambda data: Terms.read(*codec.read(data), "invitation", ""),
         ),
     }
-    return plain | _files(folder, federation)
+    return plain | _files(folder, federation) | _secure(federation)
+
+
+def _secure(federation: fs.Federation) -> dict[str, Target]:
+    """Readers of secure sums, where they can be had."""
+    if not find_spec("cryptography"):
+        return {}
+    from tests.security.secure_targets import readers
+
+    found = readers(federation).items()
+    return {name: Target(name, cast("Kind", kind), seeds, read, silent) for name, (kind, seeds, read, silent) in found}
 
 
 def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:

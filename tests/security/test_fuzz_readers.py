@@ -20,8 +20,9 @@ MEGABYTES = 64  # that reading may take above the input
 NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
     "csv", "npz", "toml", "config", "result", "report", "parquet", "words",
-    "columns", "told",
+    "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
 )  # fmt: skip
+SECURE = ("secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal")  # need cryptography
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
 
 
 def test_every_reader_is_tried(targets: dict[str, Target]) -> None:
-    assert set(NAMES) - targets.keys() <= {"parquet"}
+    assert set(NAMES) - targets.keys() <= {"parquet", *SECURE}
     assert targets.keys() <= set(NAMES)
 
 
@@ -38,7 +39,7 @@ def test_every_reader_is_tried(targets: dict[str, Target]) -> None:
 def test_valid_inputs_are_read(targets: dict[str, Target], name: str) -> None:
     """Readers that refuse everything would be no test of what they do."""
     if name not in targets:
-        pytest.skip("pyarrow is not installed: pip install 'fedsolve[data]'")
+        pytest.skip("its package is not installed: pip install 'fedsolve[data,secure]'")
     for data in targets[name].seeds:
         targets[name].read(data)
 
@@ -48,7 +49,7 @@ def test_damage_is_refused_in_the_librarys_own_words_at_once_and_without_memory(
     targets: dict[str, Target], name: str
 ) -> None:
     if name not in targets:
-        pytest.skip("pyarrow is not installed: pip install 'fedsolve[data]'")
+        pytest.skip("its package is not installed: pip install 'fedsolve[data,secure]'")
     target, refused = targets[name], 0
     tracemalloc.start()
     try:

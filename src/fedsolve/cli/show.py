@@ -26,25 +26,22 @@ def show(result: Result, saved: Path) -> None:
     from rich.markup import escape
 
     from fedsolve.metrics import words
+    from fedsolve.shown import gathered
 
     console = Console(highlight=False)
-    settings, clients, metric = result.settings, result.clients, result.main
+    settings = result.settings
     predicted = words.predicted(result.task, settings.get("label") or "")
     console.print(
         f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])} predicts {escape(predicted)}: "
         f"{settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}"
     )
-    others: list[Whose] = ["alone"] if any(c.alone_metrics for c in clients.values()) else []
-    if any(c.shared_metrics for c in clients.values()) and not _one_model(settings["method"]):
+    others: list[Whose] = ["alone"] if _has(result, "alone") else []
+    if _has(result, "shared") and not _one_model(settings["method"]):
         others.append("shared")
-    names = words.worst_first(metric, {name: client.metrics.get(metric) for name, client in clients.items()})
-    shown = names if len(names) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
-    table, left_out = _fitting(console, result, shown, others)
-    console.print(table)
-    if len(shown) < len(clients):
-        console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
-    if left_out:
-        console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
+    if result.privacy.get("secure"):
+        console.print(gathered(result.privacy), soft_wrap=True)
+    else:
+        _print_clients(console, result, others)
     _totals(console, result, others)
     print_warnings(console, result.warnings)
     _print_remarks(console, result)
@@ -57,6 +54,26 @@ def show(result: Result, saved: Path) -> None:
     if example:
         command = f"try: fedsolve predict {saved}/models/{example}.safetensors --data FILE"
         console.print(" ".join([command, *_told(settings)]), soft_wrap=True, markup=False)
+
+
+def _print_clients(console: Console, result: Result, others: list[Whose]) -> None:
+    """Print one row per client, of many the worst and the best."""
+    from fedsolve.metrics import words
+
+    clients, metric = result.clients, result.main
+    names = words.worst_first(metric, {name: client.metrics.get(metric) for name, client in clients.items()})
+    shown = names if len(names) <= ROWS else names[: ROWS // 2] + names[-ROWS // 2 :]
+    table, left_out = _fitting(console, result, shown, others)
+    console.print(table)
+    if len(shown) < len(clients):
+        console.print(f"(the {ROWS // 2} worst and best of {len(clients)} clients; all are in result.json)")
+    if left_out:
+        console.print(f"(also chosen for each client, in result.json: {', '.join(left_out)})")
+
+
+def _has(result: Result, whose: Whose) -> bool:
+    """Whether there are figures of these models: of a client, or of all test samples together."""
+    return whose in result.pooled or any(client.of(whose) for client in result.clients.values())
 
 
 def _told(settings: Mapping[str, Any]) -> list[str]:

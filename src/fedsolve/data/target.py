@@ -79,6 +79,10 @@ class Target(Protocol):
         """The tally of the best constant answer that training labels give, on test labels."""
         ...
 
+    def zero(self) -> dict[str, Array]:
+        """The tally of no samples: what every tally has that adds up."""
+        ...
+
     def check(self, tally: Arrays, source: str) -> None:
         """Refuse a tally that no answers to such a target have."""
         ...
@@ -160,6 +164,10 @@ class Classes:
         """That of the commonest class."""
         counts = (np.bincount(labels, minlength=self.count) for labels in (train, test))
         return metrics.classes.baseline(*counts)
+
+    def zero(self) -> dict[str, Array]:
+        """Counts and sums of nothing."""
+        return metrics.classes.zero(self.count)
 
     def check(self, tally: Arrays, source: str) -> None:
         """Refuse counts that do not fit together, and an area that is no share."""
@@ -318,6 +326,10 @@ class Numbers:
     def baseline(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, Array]:
         """That of the mean of the training labels."""
         return metrics.numbers.baseline(train, test, self.origin)
+
+    def zero(self) -> dict[str, Array]:
+        """Sums of nothing."""
+        return metrics.numbers.zero(self.count)
 
     def check(self, tally: Arrays, source: str) -> None:
         """Refuse sums that no errors have."""

@@ -13,6 +13,7 @@ from fedsolve.report import answers, clusters, coefficients, matrices, plots
 from fedsolve.report.gather import Group, Section, gains, sections
 from fedsolve.report.runfile import Column, RunFile
 from fedsolve.report.tables import cell, count, duration, figure, size, titled, whole
+from fedsolve.shown import gathered
 from fedsolve.study.experiment import command
 
 _USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
@@ -57,6 +58,8 @@ def _facts(members: Sequence[RunFile], runs: Sequence[RunFile]) -> str:
         values = sorted({str(run.settings.get(name)) for run in members})
         if values and values != ["None"] and not set(values) <= set(_USUAL.get(name, ())):
             items.append(f"<li><b>{name}</b> {html.escape(', '.join(v for v in values if v != 'None'))}</li>")
+    told = sorted({gathered(run.result.get("privacy", {})) for run in members} - {""})
+    items += [f"<li>{html.escape(sentence)}</li>" for sentence in told]
     seeds = sorted({run.seed for run in runs})
     items.append(f"<li><b>{'seed' if len(seeds) == 1 else 'seeds'}</b> {', '.join(map(str, seeds))}</li>")
     return "".join(items)
@@ -81,6 +84,8 @@ def _summary(part: Section, runs: Sequence[RunFile]) -> str:
     metric = part.metric
     scored = [group for group in part.groups if group.figure() is not None]
     if not scored:
+        if any(run.result.get("privacy", {}).get("secure") for run in part.runs):
+            return "Figures of each client stay with it; those of all test samples together are in the table of runs."
         measured = any(run.metrics() for run in part.runs)
         return (
             f"These runs have no {words.title(metric)}; their metrics are in a table below."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -22,7 +24,12 @@ from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site
 from fedsolve.rng import derive
 
-Kind: TypeAlias = Literal["update", "evaluate"]
+if TYPE_CHECKING:
+    from fedsolve.privacy.protocol import Member
+
+Kind: TypeAlias = Literal["update", "evaluate", "open", "mask", "unmask"]
+"""What a client is asked for: its reply or its figures, or a phase of a secure sum of them."""
+PLAIN = ("update", "evaluate")
 Assess: TypeAlias = Callable[[Method, Arrays, Samples, Task], Mapping[str, Array]]
 """The tallies of a model on test samples."""
 _WHOLE = re.compile(r"[0-9]{1,300}")
@@ -40,12 +47,29 @@ class Request:
     message: Arrays
     accepted: bool = True  # whether the reply to the client's last update arrived
     pace: float = 1.0  # how much more the client should take on at a time than at first
+    words: Arrays = field(default_factory=dict)  # of a phase of a secure sum
+
+    @property
+    def about(self) -> str:
+        """The digest of what is asked: which round of which run, in which feature space."""
+        return hashlib.sha256(json.dumps([self.round, self.seed, self.space]).encode()).hexdigest()
+
+    @property
+    def content(self) -> str:
+        """The digest of the message."""
+        digest = hashlib.sha256(json.dumps(named.layout(self.message)).encode())
+        for name in sorted(self.message):
+            digest.update(np.ascontiguousarray(self.message[name]).data)
+        return digest.hexdigest()
 
     def write(self) -> Bytes:
         """The request as bytes, which `read` takes."""
         numbers = {"round": self.round, "seed": self.seed, "accepted": int(self.accepted), "pace": repr(self.pace)}
         words = {name: str(number) for name, number in numbers.items()}
-        return encode(self.message, {"kind": self.kind, "space": self.space, **words})
+        arrays = self.message
+        if self.kind not in PLAIN:
+            arrays = named.under("message", self.message) | named.under("words", self.words)
+        return encode(arrays, {"kind": self.kind, "space": self.space, **words})
 
     def carries(self, message: Arrays) -> bool:
         """Whether it has these very arrays as its message."""
@@ -65,7 +89,9 @@ class Request:
             kind, accepted, pace = cast("Kind", head["kind"]), head["accepted"] == "1", float(head["pace"])
             if not 1 <= pace < np.inf:
                 raise ValueError(f"a pace of {pace}")
-            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted, pace)
+            told = {} if kind in PLAIN else named.take("words", message)
+            message = message if kind in PLAIN else named.take("message", message)
+            return cls(kind, int(head["round"]), int(head["seed"]), head["space"], message, accepted, pace, told)
         except (KeyError, ValueError) as error:
             raise DataError(f"request without a proper head: {plain(str(error))}") from error
 
@@ -87,17 +113,20 @@ class Memory:
     counted: bool = False  # whether the server has the reply that made it
     pending: Arrays | None = None  # what the last update made of it, until the server says that it has the reply
     model: Arrays | None = None  # the client's model, which no later request looks at
+    secure: Arrays = field(default_factory=dict, repr=False)  # what it keeps of secure sums; see runtime.masking
 
     def settled(self, accepted: bool) -> Memory:
         """The memory once it is known whether the server has the reply to the last update."""
         if self.pending is None:
             return self
-        return Memory(self.pending, counted=True) if accepted else Memory(self.private, self.counted)
+        private, counted = (self.pending, True) if accepted else (self.private, self.counted)
+        return Memory(private, counted, secure=self.secure)
 
     def arrays(self, *, with_model: bool = True) -> dict[str, Array]:
         """The memory as named arrays, for files and other processes."""
         arrays = {"counted": np.array(self.counted), "updated": np.array(self.pending is not None)}
         arrays |= named.under("private", self.private) | named.under("pending", self.pending or {})
+        arrays |= named.under("secure", self.secure)
         return arrays | named.under("model", self.model or {}) if with_model else arrays
 
     @classmethod
@@ -108,7 +137,8 @@ class Memory:
                 raise DataError(f"the memory of a client must say whether it is {name}, by true or false")
         pending = named.take("pending", arrays) if bool(arrays["updated"]) else None
         model = named.take("model", arrays) or None
-        return cls(named.take("private", arrays), bool(arrays["counted"]), pending, model)
+        private, secure = named.take("private", arrays), named.take("secure", arrays)
+        return cls(private, bool(arrays["counted"]), pending, model, secure)
 
 
 class _Site(Site):
@@ -147,11 +177,19 @@ def handle(
     memory: Memory | None,
     request: Request,
     assess: Assess = assess,
+    member: Member | None = None,
 ) -> tuple[Memory, Bytes]:
     """What a client does with a request: its new memory, and its answer. `assess` is how it evaluates a model.
 
-    `None` as memory is a client that has not been asked anything yet.
+    `None` as memory is a client that has not been asked anything yet. A `member` of secure sums answers to nothing
+    else: a server that could ask in plain would.
     """
+    if (request.kind in PLAIN) != (member is None):
+        raise DataError(
+            "the server asks for a secure sum, and this site has no keys for one; nothing was computed"
+            if member is None
+            else "this site takes part in secure sums alone, and the server asks in plain; nothing was computed"
+        )
     if request.space != task.described:
         raise DataError(
             f"its features are not the server's: {plain(difference(task.described, request.space))}; nothing was "
@@ -165,17 +203,55 @@ def handle(
 
     if memory is None:
         memory = Memory(method.init_client(site("client")))
-    memory = memory.settled(request.accepted)
-    if request.kind == "update":
-        head = {"space": f"{task.space:x}"}
-        started = time.perf_counter()
-        pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
-        if method.paced:  # beside the reply, so that replies stay the same bits
-            head["seconds"] = f"{time.perf_counter() - started:015.6f}"
-        return Memory(memory.private, memory.counted, pending), encode(reply, head)
-    personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
-    tally = _evaluate(method, personal, request.message, client, task, assess)
-    return Memory(memory.private, memory.counted, model=personal.model), encode(tally)
+    if request.kind != "unmask":  # which is about the update that is pending
+        memory = memory.settled(request.accepted)
+
+    def work(kind: str, memory: Memory) -> tuple[Memory, Arrays, dict[str, str]]:
+        """The new memory, and the reply or the figures, with what stands beside them."""
+        if kind == "update":
+            started = time.perf_counter()
+            pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
+            seconds = f"{time.perf_counter() - started:015.6f}"  # beside the reply, so that replies stay the same bits
+            return replace(memory, pending=pending, model=None), reply, {"seconds": seconds} if method.paced else {}
+        personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
+        tally = _evaluate(method, personal, request.message, client, task, assess)
+        return replace(memory, pending=None, model=personal.model), tally, {}
+
+    if member is None:
+        memory, content, head = work(request.kind, memory)
+        return memory, encode(content, {"space": f"{task.space:x}", **head} if request.kind == "update" else None)
+    return _secure(task, memory, request, member, work)
+
+
+def _secure(
+    task: Task,
+    memory: Memory,
+    request: Request,
+    member: Member,
+    work: Callable[[str, Memory], tuple[Memory, Arrays, dict[str, str]]],
+) -> tuple[Memory, Bytes]:
+    """A phase of a secure sum. What the site keeps of it stands in its memory."""
+    from fedsolve.runtime import masking  # needs a package that not everybody has
+
+    after = memory
+
+    def compute(purpose: str) -> Arrays:
+        nonlocal after
+        after, content, _ = work(purpose, memory)
+        return content if purpose == "update" else _summable(content, task)
+
+    phase = cast("masking.Phase", request.kind)
+    asked = masking.Asked(phase, request.words, request.about, lambda: request.content)
+    kept, answer = masking.answer(asked, memory.secure, member, compute)
+    return replace(after, secure=kept), answer
+
+
+def _summable(tally: Arrays, task: Task) -> dict[str, Array]:
+    """Of a tally, what adds up and tells of one client alone nothing: for all clients the same names and shapes."""
+    zero = task.target.zero()
+    parts = {whose: named.take(whose, tally) for whose in ("personal", "shared", "baseline")}
+    own = {whose: {name: part.get(name, zero[name]) for name in zero} for whose, part in parts.items()}
+    return {name: array for whose, part in own.items() for name, array in named.under(whose, part).items()}
 
 
 def _evaluate(

@@ -25,7 +25,7 @@ from fedsolve.model import Model
 from fedsolve.parameters import whole
 from fedsolve.progress import Progress, Tick
 from fedsolve.records import ClientResult, Round, Seconds, spreads
-from fedsolve.result import Result
+from fedsolve.result import PLAIN, Result
 from fedsolve.rng import derive
 from fedsolve.runtime import examiner
 from fedsolve.runtime.client import Kind, Request
@@ -47,6 +47,7 @@ class Outcome:
     seconds: Mapping[str, float]
     failed: Mapping[str, str] = field(default_factory=dict)  # clients that were left out, and why: the last reason
     tallies: Mapping[str, Arrays] = field(default_factory=dict)  # of all test samples together, by whose model
+    privacy: Mapping[str, Any] = field(default_factory=dict)  # how replies were gathered
 
     def result(
         self,
@@ -82,6 +83,7 @@ class Outcome:
             warnings=(*method.warnings(self.state, task), *digits.at_clients(unsure, task.columns)),
             groups=groups,
             group_models=group_models,
+            privacy=self.privacy or PLAIN,
         )
 
 
@@ -131,6 +133,7 @@ def drive(
         raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
     whole("eval-every", evaluate_every, 1)
     gathering = gathering or Plain()
+    gathering.check(participation)
     start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
@@ -160,14 +163,15 @@ def drive(
         final = _Post(method, task, state, seed, number, "evaluate", frozenset(lost), Pace())
         tallies = Tallies(task.target, tolerate)
         if evaluate and (last or number % evaluate_every == 0):
-            transport.ask(final.requests(present), tallies, _ticker(progress, number, "personal models", present))
+            tick = _ticker(progress, number, "personal models", present)
+            gathering.evaluate(transport, final.requests(present), tallies, tick)
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")
         history.append(
             Round(
                 round=number,
                 bytes_up=replies.received,
-                bytes_down=post.sent + (final.sent if last else 0),
+                bytes_down=post.sent + replies.sent + (final.sent if last else 0),
                 seconds=round(time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
                 loss=method.figures(state).get("loss"),
@@ -182,7 +186,7 @@ def drive(
             keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
     results = {name: tallies.clients[name] for name in sorted(tallies.clients)}
     shared = method.shared(method.message(state, min(results, default=""), "personalize"))
-    return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums)
+    return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums, gathering.words())
 
 
 def _server(task: Task, seed: int, number: int) -> Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -70,9 +70,11 @@ class Replies:
     ) -> None:
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
+        self.sent = 0  # bytes that a gathering sent beside the requests it was given
         self.seconds: dict[str, float] = {}  # that clients say they took, where the method asks for it
         self.sizes: dict[str, float] = {}  # the largest number of each reply, where clients are elsewhere
-        self._plan, self._space, self._tolerate, self._witness, self._look = plan, space, tolerate, witness, look
+        self.plan, self.tolerate = plan, tolerate
+        self._space, self._witness, self._look = space, witness, look
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._each: dict[str, dict[str, Array]] = {}  # by client: what is not added up
         self._members: dict[Layout, set[str]] = {}
@@ -90,27 +92,27 @@ class Replies:
 
     def empty(self) -> Replies:
         """A new inbox for replies to the same plan."""
-        return Replies(self._plan, self._space, self._tolerate, self._witness, self._look)
+        return Replies(self.plan, self._space, self.tolerate, self._witness, self._look)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Check a reply and add it to its sum."""
         try:
-            with _at_fault(self._tolerate):
+            with at_fault(self.tolerate):
                 reply, seconds = self._read(client, answer)
             if self._witness:  # what goes wrong at a witness beside a refusal, as a full disk, is nobody's fault here
                 self._witness(client, reply)
         except DataError as error:
             self._fail(client, str(error))
             return
-        fold = self._plan.fold
+        fold = self.plan.fold
         group = "" if fold == "sum" else client if fold == "collect" else fold[client]
         layout = named.layout(reply)
         if fold == "collect":  # each may have a layout of its own
             self._collected[client], layout = layout, ()
         added = reply
-        if self._plan.each:
-            starts = tuple(f"{prefix}/" for prefix in self._plan.each)
-            apart = {name for name in reply if name in self._plan.each or name.startswith(starts)}
+        if self.plan.each:
+            starts = tuple(f"{prefix}/" for prefix in self.plan.each)
+            apart = {name for name in reply if name in self.plan.each or name.startswith(starts)}
             self._each[client] = {name: reply[name] for name in apart}
             added = {name: array for name, array in reply.items() if name not in apart}
         self._sums[group, layout] = named.accumulate(self._sums.get((group, layout)), added)
@@ -119,6 +121,28 @@ class Replies:
             self.seconds[client] = seconds
         if isinstance(answer, bytes | memoryview) and reply:  # an empty reply carries nothing of the method's
             self.received += len(answer)
+
+    def put_sum(self, clients: Iterable[str], total: dict[str, Array]) -> None:
+        """Take the sum over these clients, which nobody saw the parts of, and look at it as at a reply.
+
+        Moments add up to moments, so what no samples have is found in the sum, too, but not whose it is.
+        """
+        try:
+            named.check(total, "the sum")
+            if self._look:
+                self._look(total)
+        except DataError as error:
+            raise DataError(
+                f"the secure sum is none of replies that can be ({error}); nobody can tell whose it is: run again with "
+                "fewer clients, at least a quorum of them"
+            ) from error
+        layout = named.layout(total)
+        self._sums["", layout] = total
+        self._members[layout] = set(clients)
+
+    def leave_out(self, client: str, reason: str) -> None:
+        """Note that a client is not in the sum, and why."""
+        self._fail(client, reason)
 
     def _read(self, client: str, answer: Bytes | Failure) -> tuple[Arrays, float | None]:
         """The reply in an answer, and how long the client says it took; refused where it cannot be a reply."""
@@ -131,8 +155,8 @@ class Replies:
         named.check(reply, "its reply")
         if self._look:
             self._look(reply)
-        if self._tolerate:
-            self.sizes[client] = _largest(reply, len(self._plan.clients))
+        if self.tolerate:
+            self.sizes[client] = _largest(reply, len(self.plan.clients))
         return reply, seconds
 
     def merge(self, other: Inbox) -> None:
@@ -184,13 +208,13 @@ class Replies:
         return bool(odd)
 
     def _fail(self, client: str, reason: str) -> None:
-        if not self._tolerate:
+        if not self.tolerate:
             raise DataError(f"client {client!r}: {reason}")
         self.failed[client] = plain(reason)
 
 
 @contextmanager
-def _at_fault(tolerate: bool) -> Iterator[None]:
+def at_fault(tolerate: bool) -> Iterator[None]:
     """Inside, whatever goes wrong is the fault of the client whose answer is read, where clients are elsewhere.
 
     A client elsewhere can send any bytes. Readers refuse with a DataError what they know to be wrong; bytes that
@@ -240,26 +264,36 @@ class Tallies:
         self.clients: dict[str, ClientResult] = {}
         self.sums: dict[str, dict[str, Array]] = {}  # by whose: "personal", "shared", "baseline"
         self.failed: dict[str, str] = {}
-        self._target, self._tolerate = target, tolerate
+        self.tolerate = tolerate
+        self._target = target
 
     def empty(self) -> Tallies:
         """A new inbox for figures of the same target."""
-        return Tallies(self._target, self._tolerate)
+        return Tallies(self._target, self.tolerate)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Read the figures of a client, and add its tallies to those of the others."""
         try:
-            with _at_fault(self._tolerate):
+            with at_fault(self.tolerate):
                 if isinstance(answer, Failure):
                     raise DataError(answer.reason)
                 result, tallies = _read_tally(decode(answer, "its figures"), self._target)
         except DataError as error:
-            if not self._tolerate:
+            if not self.tolerate:
                 raise DataError(f"client {client!r}: {error}") from error
             self.failed[client] = plain(str(error))
             return
         self.clients[client] = result
         self._add(tallies)
+
+    def put_sum(self, clients: Iterable[str], total: Arrays) -> None:
+        """Take the sum of tallies over these clients; figures of each of them stay with it."""
+        for whose in ("personal", "shared", "baseline"):
+            tally = named.take(whose, total)
+            if int(tally["count"]):
+                self._target.check(tally, "the sum of figures")
+                self._add({whose: tally})
+        self.clients |= {client: ClientResult(None, None) for client in clients}
 
     def merge(self, other: Inbox) -> None:
         """Take over the figures of another inbox."""

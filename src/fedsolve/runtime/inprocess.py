@@ -10,7 +10,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, under
@@ -29,9 +31,12 @@ from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
 from fedsolve.runtime.drive import Report, drive
-from fedsolve.runtime.gather import Gathering
+from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
 from fedsolve.threads import ONE_THREAD, cores
+
+if TYPE_CHECKING:
+    from fedsolve.privacy.protocol import Member
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
@@ -41,8 +46,17 @@ FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from he
 class InProcess:
     """A transport to clients that live in this process."""
 
-    def __init__(self, method: Method, federation: Federation, *, absent: Collection[str] = (), workers: int = 0):
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        *,
+        absent: Collection[str] = (),
+        workers: int = 0,
+        members: Mapping[str, Member] | None = None,
+    ):
         self._method, self._federation = method, federation
+        self._members = members or {}  # of secure sums, by name
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
         self.memory: dict[str, Memory] = {}  # of each client that was asked
@@ -187,7 +201,8 @@ class InProcess:
         memory = self.memory.get(name)
         try:
             task = self._federation.task
-            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess)
+            member = self._members.get(name)
+            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess, member)
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
@@ -218,6 +233,18 @@ def _unpack(data: Bytes, common: Arrays) -> Arrays:
     return memory | {name: arrays[place] for name, place in json.loads(head["same"]).items()}
 
 
+def _with_keys(secure: Secure, clients: Sequence[str]) -> tuple[Secure, dict[str, Member]]:
+    """A secure sum of clients that get new keys, and what each of them has of it."""
+    from fedsolve.privacy.keys import Identity
+    from fedsolve.privacy.protocol import Member
+
+    identities = {name: Identity.make() for name in clients}
+    peers = {name: identity.public for name, identity in identities.items()}
+    standards = secure.quorum, secure.fraction
+    members = {name: Member(name, identity, peers, *standards) for name, identity in identities.items()}
+    return replace(secure, peers=peers), members
+
+
 def run(
     method: Method,
     federation: Federation,
@@ -231,6 +258,7 @@ def run(
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
     on_reply: Witness | None = None,
+    secure: Secure | None = None,
     gathering: Gathering | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
@@ -240,7 +268,8 @@ def run(
     told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
     run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
     its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
-    reach the server.
+    reach the server. With `secure`, it sees nothing but sums over clients, who get keys made for the run; the result is
+    the same but for figures of each client, which stay with it.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -257,13 +286,19 @@ def run(
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")
+    members: dict[str, Member] = {}
+    if secure is not None:
+        if on_reply is not None or gathering is not None:
+            raise ParameterError("under a secure sum nobody sees a client's reply: take away on_reply and gathering")
+        gathering, members = _with_keys(secure, sorted(set(federation.clients) - set(absent)))
     started = time.perf_counter()
-    transport = InProcess(method, federation, absent=absent, workers=workers)
+    transport = InProcess(method, federation, absent=absent, workers=workers, members=members)
     settings = {
         "method": method.name,
         "set": parameters.values(method),
         "seed": seed,
         "participation": participation,
+        **({"secure": True, "quorum": secure.quorum} if secure else {}),
     }
     resume = None
     if checkpoint is not None:

@@ -33,6 +33,7 @@ from fedsolve.rng import check_seed
 from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.drive import Report
+from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.inprocess import run
 from fedsolve.study.settings import AUTO, option_name
@@ -185,6 +186,7 @@ def execute(
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    secure = _secure(settings, ledger)
     if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
         raise ParameterError(
             f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
@@ -207,6 +209,7 @@ def execute(
             result = run(
                 method,
                 federation,
+                secure=secure,
                 seed=settings.seed,
                 participation=settings.participation,
                 progress=progress,
@@ -222,20 +225,45 @@ def execute(
         clients=len(federation.clients),
         rounds=method.rounds,
         alone=alone,
+        quorum=secure.quorum if secure else None,
         partition=ready.partition,
     )
     result = replace(
         result,
         settings=asdict(resolved),
-        data={**result.data, **ready.about},
+        data={**result.data, **_told(ready.about, secure)},
         seconds=replace(result.seconds, features=ready.seconds, total=result.seconds.total + ready.seconds),
     )
     if alone and method.alone is not None:
-        result = result.with_alone(baseline or _trained_alone(method, federation, settings, progress))
+        result = result.with_alone(baseline or _trained_alone(method, federation, settings, progress, secure))
     return result
 
 
-def _trained_alone(method: Method, federation: Federation, settings: Settings, progress: Progress | None) -> Result:
+def _secure(settings: Settings, ledger: Path | None) -> Secure | None:
+    """The secure sum that is asked for, if it can be had; refused before data are read."""
+    if not settings.secure:
+        if settings.quorum is not None:
+            raise ParameterError("--quorum is the fewest clients in a secure sum: give it together with --secure")
+        return None
+    if settings.runtime != "local":
+        raise ParameterError("--secure is for --runtime local so far")
+    if ledger is not None:
+        raise ParameterError("--ledger keeps every client's reply, which nobody sees under --secure: leave one of them")
+    from fedsolve.privacy import keys as keys  # says what to install where it cannot be loaded
+
+    secure = Secure() if settings.quorum is None else Secure(settings.quorum)
+    secure.check(settings.participation)
+    return secure
+
+
+def _told(about: Mapping[str, Any], secure: Secure | None) -> dict[str, Any]:
+    """What a result says of the data: under a secure sum, not how labels are split."""
+    return {name: value for name, value in about.items() if secure is None or name not in ("split", "means")}
+
+
+def _trained_alone(
+    method: Method, federation: Federation, settings: Settings, progress: Progress | None, secure: Secure | None
+) -> Result:
     """`local` with the settings that differ from the method in nothing but being alone."""
 
     def name_phase(what: str, done: int, total: int) -> None:
@@ -245,7 +273,7 @@ def _trained_alone(method: Method, federation: Federation, settings: Settings, p
     local = methods.create("local", method.alone)
     last = settings.eval_every if method.closed_form else local.rounds
     with _told_by_result():
-        return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last)
+        return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last, secure=secure)
 
 
 @contextmanager

@@ -167,6 +167,15 @@ class Settings:
         "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
         "engine. For machines of their own see `fedsolve deploy`.",
     )
+    secure: bool = _setting(
+        False,
+        FLAG,
+        "Replies and figures are added up under masks: the server sees sums over clients, and nothing of one of them. "
+        "Figures of each client stay with it. For methods that add up replies.",
+    )
+    quorum: int | None = _setting(
+        None, WHOLE, "The fewest clients that a secure sum may be over, 3 or more. Default: 3.", "N"
+    )
     alone: bool | None = _setting(
         None,
         FLAG,
