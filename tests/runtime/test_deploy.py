@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import shutil
@@ -14,7 +16,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from email.utils import formatdate
@@ -36,6 +39,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 from fedsolve import deploy
 from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
+from fedsolve.deploy.node import foreign
 from fedsolve.deploy.run import LINK, is_open, search_path
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.policy import Policy
@@ -493,6 +497,58 @@ def test_a_superlink_that_dies_ends_the_run_and_the_next_run_works(live: Live, t
     end(live.processes.pop("server"))
     live.start("server")
     assert set(live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "out").clients) == set(live.names)
+
+
+# --- a server with other code ---
+
+
+@pytest.mark.timeout(900)
+def test_a_server_that_ships_other_code_is_refused_and_nothing_of_it_runs(live: Live, tmp_path: Path) -> None:
+    """The operator changes the app that Flower sends to the sites: they look at it, and answer by their own code."""
+    client, trace = live.server / "app" / "fedsolve_app" / "client.py", tmp_path / "it-ran"
+    honest = client.read_text()
+    client.write_text(f"open({str(trace)!r}, 'w').close()\n{honest}")
+    method = fs.AFL(ridge=0.0, intercept=False)
+    try:
+        with pytest.raises(fs.DataError, match="it runs its own code only, and the server ships another bundle"):
+            live.run(method, tmp_path / "out")
+    finally:
+        client.write_text(honest)
+    assert not trace.exists() and not (tmp_path / "out").exists()
+    for name in live.names:
+        last = [json.loads(line) for line in (live.site(name) / "state" / "audit.jsonl").read_text().splitlines()][-1]
+        assert last["what"] == "bundle" and "fedsolve_app/client.py is not that of the installed" in last["refused"]
+        assert not list((live.site(name) / "home" / "apps").glob("*"))  # nothing was unpacked, at no time
+
+
+def bundle(change: Callable[[dict[str, bytes]], None] | None = None) -> bytes:
+    """The bundle of a deployment's app, as Flower packs it, with a change to its files."""
+    contents = {name: files.template(f"app/{name}").encode() for name in files.APP} | {".info/CONTENT": b"hashes"}
+    if change:
+        change(contents)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for name, content in contents.items():
+            file.writestr(name, content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda made: made.update({"pyproject.toml": b"[project]\nversion = '2'"}), ""),
+        (lambda made: made.update({"fedsolve_app/client.py": b"import os"}), "its fedsolve_app/client.py is not"),
+        (lambda made: made.update({"fedsolve/__init__.py": b""}), "its fedsolve/__init__.py is not"),
+        (lambda made: made.update({"../sitecustomize.py": b""}), "its ../sitecustomize.py is not"),
+        (lambda made: made.pop("fedsolve_app/__init__.py"), "it lacks fedsolve_app/__init__.py"),
+        (lambda made: made.update({"pyproject.toml": bytes(2**21)}), "more than"),
+    ],
+)
+def test_a_bundle_is_the_installed_one_or_named(change: Callable[[dict[str, bytes]], None], words: str) -> None:
+    found = foreign(bundle(change))
+    assert found.startswith(words) or words in found
+    assert bool(found) == bool(words)
+    assert not foreign(bundle()) and foreign(bundle()[:-20]) == "it is no bundle of Flower"
 
 
 # --- intruders ---

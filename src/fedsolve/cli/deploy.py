@@ -10,6 +10,7 @@ import typer
 from fedsolve.cli.options import check_place
 from fedsolve.cli.show import print_groups, print_warnings
 from fedsolve.cli.text import size
+from fedsolve.errors import DataError
 from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
@@ -136,3 +137,18 @@ def _show_sites(result: Result, saved: Path) -> None:
         soft_wrap=True,
     )
     console.print("each site's model is at the site, in its folder state/models", markup=False)
+
+
+@app.command("answer", hidden=True)
+def deploy_answer_command(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The site's own node, on this machine.")],
+    secret: Annotated[Path, typer.Argument(metavar="FILE", help="What the node and this command both know.")],
+) -> None:
+    """At a site, beside its node: answer messages by the fedsolve that is installed here. `start.sh` calls it."""
+    from fedsolve.deploy import node
+
+    try:
+        content = secret.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {secret}: {error.strerror or error}") from error
+    node.serve(address, content)

@@ -153,9 +153,14 @@ def _reply(message: Message, context: Context, find: Callable[[Context], Host], 
     except Exception as error:
         if not (record.keeps_back(error) if record else isinstance(error, FedsolveError | OSError)):
             raise
-        reason = record.refuses(error) if record else str(error)
-        client = str(context.node_config.get("client", ""))
-        content = RecordDict({"failure": ConfigRecord({"reason": reason, "client": client, "version": VERSION})})
+        return failure(message, context, record.refuses(error) if record else str(error))
+    return Message(content, reply_to=message)
+
+
+def failure(message: Message, context: Context, reason: str) -> Message:
+    """The reply of a site that gives none, with its reason."""
+    client = str(context.node_config.get("client", ""))
+    content = RecordDict({"failure": ConfigRecord({"reason": reason, "client": client, "version": VERSION})})
     return Message(content, reply_to=message)
 
 

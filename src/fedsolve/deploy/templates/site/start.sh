@@ -13,9 +13,15 @@ rules="test=\"$TEST\" split_seed=\"$SPLIT_SEED\" min_samples=\"$MIN_SAMPLES\" mi
 rules="$rules min_cell=\"$MIN_CELL\" label=\"$LABEL\" drop=\"$DROP\" person=\"$PERSON\" task=\"$TASK\""
 rules="$rules date_as=\"$DATE_AS\" encoding=\"$ENCODING\""
 rules="$rules deadline=\"$DEADLINE\" allow_splits=\"$ALLOW_SPLITS\""
-trap 'kill "$child" 2>/dev/null; wait; exit 0' INT TERM
+# Messages are answered by the fedsolve that is installed here. What a server ships is never unpacked.
+mkdir -p "$FLWR_HOME" && chmod 700 "$FLWR_HOME"
+(umask 077 && head -c 32 /dev/urandom > "$FLWR_HOME/secret")
+fedsolve deploy answer "127.0.0.1:$PORT" "$FLWR_HOME/secret" &
+runner=$!
+trap 'kill "$child" "$runner" 2>/dev/null; wait; exit 0' INT TERM
 while :; do
-  flower-supernode --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
+  flower-supernode --isolation process --superexec-auth-secret-file "$FLWR_HOME/secret" \
+    --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
     --auth-supernode-private-key "$here/node.key" --host 127.0.0.1 --port "$PORT" \
     --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\" $rules" &
   child=$!
