@@ -74,7 +74,9 @@ class Task:
         first, *rest = self.features.maps if isinstance(self.features, Chain) else (self.features,)
         names = first.names if isinstance(first, Columns) else self.feature_names
         alone = [*rest] if isinstance(first, Columns) else [first, *rest]
-        return names if {each.identity for each in alone} <= {"identity", "unit", "ones"} else ()
+        return (
+            names if {each.identity.partition(":")[0] for each in alone} <= {"identity", "unit", "clip", "ones"} else ()
+        )
 
     @property
     def space(self) -> int:

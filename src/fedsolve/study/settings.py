@@ -152,7 +152,7 @@ class Settings:
         "identity",
         TEXT,
         "The feature map, the same for all clients: identity (the default), standardise (about the federation's "
-        "means, over its deviations), unit, ones, "
+        "means, over its deviations), unit, clip:R, ones, "
         "random:SIZE,ACTIVATION,SEED; for pictures patches:6x6x320, filters that the federation fits (mirror=yes "
         "behind a comma for photographs), or a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
         "efficientnet-lite0; or several joined by +.",
