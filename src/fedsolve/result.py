@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 2
+PLAIN: Mapping[str, Any] = {"secure": False, "quorum": None, "epsilon": None}  # the server sees every reply as it is
 CHECKPOINT = "checkpoint.safetensors"  # of a run that is not over; a result takes its place
 REPORT = "report.html"  # may lie beside a result, and goes when another takes its place
 
@@ -75,6 +76,7 @@ class Result:
     calibration: tuple[
         Bin, ...
     ] = ()  # of personal models, all samples pooled, for few classes: see metrics.calibration
+    privacy: Mapping[str, Any] = field(default_factory=lambda: dict(PLAIN))  # who could see what, and what was promised
 
     def __repr__(self) -> str:
         name, mean = self.main, self.spread().mean
@@ -171,7 +173,7 @@ class Result:
             "pooled": {"global" if whose == "shared" else whose: dict(each) for whose, each in self.pooled.items()},
             "confusion": [list(row) for row in self.confusion],
             "calibration": calibration.words(self.calibration),
-            "privacy": {"secure": False, "quorum": None, "epsilon": None},  # the server sees every reply as it is
+            "privacy": dict(self.privacy),
             "rounds": self.rounds,
             "bytes": {"up": self.bytes_up, "down": self.bytes_down},
             "seconds": {name: round(value, 6) for name, value in asdict(self.seconds).items()},
@@ -239,6 +241,7 @@ class Result:
                 pooled=_pooled(content.get("pooled", {})),
                 calibration=calibration.of_words(content.get("calibration", [])),
                 warnings=tuple(content.get("warnings", ())),
+                privacy=content.get("privacy", dict(PLAIN)),
                 groups=groups,
                 group_models=_SavedModels(folder / "groups", tuple(groups), read),
             )

@@ -263,6 +263,7 @@ _RESULT = _record(
         "pooled": _table(_table(_NUMBER)),
         "confusion": _list(_list(_COUNT)),
         "calibration": _calibration,
+        "privacy": _table(_setting),
         "rounds": _COUNT,
         "bytes": _table(_COUNT),
         "seconds": _table(_NUMBER),

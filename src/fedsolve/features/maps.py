@@ -217,6 +217,7 @@ def projection(features: RandomProjection, width: int) -> Float:
     return _matrix(features.seed, width, features.size)
 
 
+@lru_cache(maxsize=8)
 def longest_projection(features: RandomProjection, width: int) -> float:
     """The length that no row exceeds: that of a projected unit vector, where the activation makes no value larger."""
     root = math.sqrt(features.size)

@@ -8,10 +8,7 @@ about the same records compose without loss: mu^2 adds (Dong, Roth and Su, Gauss
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from collections.abc import Callable, Iterable
 
 from fedsolve.errors import ParameterError
 
@@ -25,6 +22,8 @@ def delta_of(mu: float, epsilon: float) -> float:
     >>> round(delta_of(1.0, 1.0), 4)
     0.1269
     """
+    from scipy.special import log_ndtr  # slow to load, and most runs never need it
+
     if not mu > 0:
         return 0.0
     first, second = float(log_ndtr(mu / 2 - epsilon / mu)), epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
@@ -46,7 +45,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = 1.0
     while delta_of(mu, high) > delta:
         high *= 2.0
-    return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
+    return _root(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -58,7 +57,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     _check_delta(delta)
     if not 0 < epsilon <= LARGEST_EPSILON:
         raise ParameterError(f"epsilon must be a number above 0 and at most {LARGEST_EPSILON:g}; got {epsilon!r}")
-    return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, _SMALLEST, _LARGEST, xtol=1e-14, rtol=1e-12))
+    return _root(lambda mu: delta_of(mu, epsilon) - delta, _SMALLEST, _LARGEST)
 
 
 def composed(releases: Iterable[float]) -> float:
@@ -76,7 +75,14 @@ def membership_bound(mu: float) -> float:
     >>> [round(membership_bound(mu_of(epsilon, 1e-5)), 3) for epsilon in (0.5, 1.0, 8.0)]
     [0.54, 0.575, 0.881]
     """
-    return float(ndtr(mu / math.sqrt(2.0)))
+    return 0.5 * math.erfc(-mu / 2.0)  # Phi(mu / sqrt 2)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a monotone function is zero."""
+    from scipy.optimize import brentq
+
+    return float(brentq(function, low, high, xtol=1e-13, rtol=1e-12))
 
 
 def _check_delta(delta: float) -> None:

@@ -22,9 +22,12 @@ from typing import Any
 import numpy as np
 
 from fedsolve import blas
-from fedsolve.arrays import Array, Arrays, Float
+from fedsolve.arrays import Array, Arrays, Float, flat
+from fedsolve.data.samples import Samples
+from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError, unknown
-from fedsolve.method import Rows
+from fedsolve.features.maps import FeatureMap, bound
+from fedsolve.method import Method, Rows
 from fedsolve.moments import Moments
 from fedsolve.parameters import whole
 from fedsolve.privacy.account import membership_bound, mu_of
@@ -74,7 +77,12 @@ class Noise:
 
     def told(self, *, clients: int, fitted: bool) -> dict[str, Any]:
         """What a result says of it. `fitted`: whether the feature map holds numbers of the federation's own."""
-        open_to = ["names of sites and classes", "figures on test samples", "a personal model, once it is published"]
+        open_to = [
+            "names of sites, classes and columns",
+            "how many samples each site has",
+            "figures on test samples",
+            "a personal model, once it is published",
+        ]
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -84,7 +92,7 @@ class Noise:
             "by": self.by,
             "honest": self.honest if self.by == "sites" else None,
             "colluding": max(0, clients - self.honest) if self.by == "sites" else None,
-            "trusts_server": self.by == "server",
+            "trusted": "the server" if self.by == "server" else "nobody" if self.honest == 1 else "a secure sum",
             "membership_auc": membership_bound(self.mu),
             "not_covered": open_to + (["the numbers of the fitted feature map, from exact sums"] if fitted else []),
         }
@@ -97,6 +105,20 @@ class Release:
     noise: Noise
     rows: Rows
     target: float = 1.0  # the length that no record's targets exceed: one, where they are one-hot
+
+    @classmethod
+    def of(cls, noise: Noise, method: Method, message: Arrays, task: Task) -> Release:
+        """For what clients reply to a message; refused where nothing bounds what a record can do to it."""
+        rows = method.rows(message, task)
+        numbers = task.target.kind == "numbers"
+        if numbers and noise.target_bound is None:
+            raise ParameterError(
+                f"noise of a stated epsilon needs targets of bounded length; {', '.join(task.target.names)[:80]} may "
+                "be any number: give the bound, --target-bound C, fs.Noise(target_bound=C); larger ones are clipped"
+            )
+        if not numbers and noise.target_bound is not None:
+            raise ParameterError("target_bound is for targets that are numbers; here they are classes: leave it out")
+        return cls(noise, rows, noise.target_bound or 1.0)
 
     @property
     def longest(self) -> float:
@@ -181,6 +203,29 @@ class Release:
         centred = cross[:-1] - np.outer(sums, means) if ones else cross
         explained = (np.square(vectors.T @ centred) / values[:, None]).sum(0) + (count * means**2 if ones else 0.0)
         return {**result, "squares": np.maximum(moments.squares, explained * (1.0 + 1e-9))}
+
+    def settled(self, arrays: Arrays, sites: int) -> dict[str, Array]:
+        """What the server goes on with: the sum over so many sites, with noise whoever adds it, repaired."""
+        if self.noise.by == "server":
+            return self.repaired(self.noisy(arrays))
+        if sites < self.noise.honest:
+            raise DataError(f"{sites} sites answered, and {self.noise.honest} must share the noise: nothing is solved")
+        return self.repaired(arrays, times=sites / self.noise.honest)
+
+    def admitted(self, samples: Samples, features: FeatureMap) -> Samples:
+        """Samples no longer than is promised: numbers are clipped; rows that exceed the bound of their map are refused.
+
+        A method that bounds its rows itself takes any features.
+        """
+        longest = bound(features)
+        if longest is not None and len(samples):
+            found = float(np.sqrt(np.square(flat(samples.inputs), dtype=np.float64).sum(axis=1).max()))
+            if not found <= longest * (1.0 + ROUNDING):
+                raise DataError(
+                    f"the feature map {str(features)[:80]!r} bounds rows by {longest:g}, and one is {found:.6g} long: "
+                    "these are not its features"
+                )
+        return samples if samples.labels.ndim == 1 else Samples(samples.inputs, self.clipped(samples.labels))
 
     def clipped(self, targets: Float) -> Float:
         """Targets that are numbers, none longer than is promised."""

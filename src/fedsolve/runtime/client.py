@@ -20,6 +20,7 @@ from fedsolve.data.task import Task
 from fedsolve.errors import DataError, plain
 from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site
+from fedsolve.privacy.noise import Noise, Release
 from fedsolve.rng import derive
 
 Kind: TypeAlias = Literal["update", "evaluate"]
@@ -147,10 +148,12 @@ def handle(
     memory: Memory | None,
     request: Request,
     assess: Assess = assess,
+    noise: Noise | None = None,
 ) -> tuple[Memory, Bytes]:
     """What a client does with a request: its new memory, and its answer. `assess` is how it evaluates a model.
 
-    `None` as memory is a client that has not been asked anything yet.
+    `None` as memory is a client that has not been asked anything yet. With `noise`, the reply to an update bears its
+    share of it, where sites add it, and nothing that was counted or chosen on training samples goes out beside it.
     """
     if request.space != task.described:
         raise DataError(
@@ -158,10 +161,13 @@ def handle(
             "computed"
         )
 
+    release = None if noise is None else Release.of(noise, method, request.message, task)
+    train = client.train if release is None else release.admitted(client.train, task.features)
+
     def site(step: str, *, counted: bool = False) -> Site:
         path = (step, client.name) if step == "client" else (step, client.name, request.round)
         rng = partial(derive, request.seed, *path)
-        return _Site(task, client.train, request.round, rng, counted, request.pace)
+        return _Site(task, train, request.round, rng, counted, request.pace)
 
     if memory is None:
         memory = Memory(method.init_client(site("client")))
@@ -170,11 +176,16 @@ def handle(
         head = {"space": f"{task.space:x}"}
         started = time.perf_counter()
         pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
+        if release is not None and release.noise.by == "sites":
+            reply = release.noisy(reply, sites=release.noise.honest)
         if method.paced:  # beside the reply, so that replies stay the same bits
             head["seconds"] = f"{time.perf_counter() - started:015.6f}"
         return Memory(memory.private, memory.counted, pending), encode(reply, head)
     personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
     tally = _evaluate(method, personal, request.message, client, task, assess)
+    if release is not None:
+        tally = {name: array for name, array in tally.items() if not name.startswith(("chosen/", "unsure"))}
+        tally["train"] = np.array(0)
     return Memory(memory.private, memory.counted, model=personal.model), encode(tally)
 
 

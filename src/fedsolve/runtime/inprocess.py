@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
 
 from fedsolve import parameters
@@ -19,9 +20,11 @@ from fedsolve.data.federation import Federation
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError, ParameterError, PrecisionWarning
+from fedsolve.features import fitting
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.parameters import whole
+from fedsolve.privacy.noise import Noise
 from fedsolve.progress import Progress, Tick
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -41,8 +44,16 @@ FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from he
 class InProcess:
     """A transport to clients that live in this process."""
 
-    def __init__(self, method: Method, federation: Federation, *, absent: Collection[str] = (), workers: int = 0):
-        self._method, self._federation = method, federation
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        *,
+        absent: Collection[str] = (),
+        workers: int = 0,
+        noise: Noise | None = None,
+    ):
+        self._method, self._federation, self._noise = method, federation, noise
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
         self.memory: dict[str, Memory] = {}  # of each client that was asked
@@ -187,7 +198,7 @@ class InProcess:
         memory = self.memory.get(name)
         try:
             task = self._federation.task
-            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess)
+            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess, self._noise)
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
@@ -218,6 +229,17 @@ def _unpack(data: Bytes, common: Arrays) -> Arrays:
     return memory | {name: arrays[place] for name, place in json.loads(head["same"]).items()}
 
 
+def _with_account(result: Result, noise: Noise, federation: Federation) -> Result:
+    """The result with what the noise promises, and how many samples clients have, which they did not tell.
+
+    Whether digits were lost in noisy sums, nobody can tell by them.
+    """
+    clients = {n: replace(each, train=len(federation.clients[n].train)) for n, each in result.clients.items()}
+    fitted = fitting.numbered(str(federation.task.features))
+    told = noise.told(clients=len(clients), fitted=fitted)
+    return replace(result, clients=clients, warnings=(), privacy={**result.privacy, **told})
+
+
 def run(
     method: Method,
     federation: Federation,
@@ -232,6 +254,7 @@ def run(
     checkpoint: Checkpoint | None = None,
     on_reply: Witness | None = None,
     gathering: Gathering | None = None,
+    noise: Noise | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
@@ -240,7 +263,7 @@ def run(
     told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
     run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
     its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
-    reach the server.
+    reach the server. `noise` hides single records in the sums, for methods that take moments once.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -257,8 +280,13 @@ def run(
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")
+    if noise is not None and noise.honest > 1 and gathering is None:
+        raise ParameterError(
+            f"noise that {noise.honest} sites share hides nothing where the server sees what each of them sends: take "
+            "honest=1, or a secure sum"
+        )
     started = time.perf_counter()
-    transport = InProcess(method, federation, absent=absent, workers=workers)
+    transport = InProcess(method, federation, absent=absent, workers=workers, noise=noise)
     settings = {
         "method": method.name,
         "set": parameters.values(method),
@@ -283,6 +311,7 @@ def run(
             keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory)) if checkpoint else None,
             on_reply=on_reply,
             gathering=gathering,
+            noise=noise,
         )
     task = federation.task
     result = outcome.result(
@@ -293,6 +322,8 @@ def run(
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
         seconds=time.perf_counter() - started,
     )
+    if noise is not None:
+        result = _with_account(result, noise, federation)
     for sentence in result.warnings:
         warnings.warn(sentence, PrecisionWarning, stacklevel=2)
     return result
