@@ -148,10 +148,23 @@ def _print_remarks(console: Console, result: Result) -> None:
     missing = result.history[-1].missing if result.history else ()
     if missing:
         console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")
+    if result.privacy.get("epsilon") is not None:
+        console.print(promise(result), markup=False, soft_wrap=True)
     plural = "" if result.rounds == 1 else "s"
     console.print(
         f"{result.rounds} round{plural}, {size(result.bytes_up)} up, {size(result.bytes_down)} down, "
         f"{result.seconds.total:.2f} s"
+    )
+
+
+def promise(result: Result) -> str:
+    """What the noise of a run promises, and to whom."""
+    told = result.privacy
+    who = "sites, each to what it sends" if told["by"] == "sites" else "the server, which sees what sites send"
+    return (
+        f"noise: epsilon {told['epsilon']:g}, delta {told['delta']:g} for {told['neighbours']}, added by {who}; no "
+        f"attack tells members of the sums from others with an area under the curve above "
+        f"{told['membership_auc']:.3f}; not covered: {', '.join(told['not_covered'])}"
     )
 
 

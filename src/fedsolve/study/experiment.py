@@ -28,6 +28,7 @@ from fedsolve.features.cells import Cells
 from fedsolve.features.columns import Columns
 from fedsolve.method import Method
 from fedsolve.metrics.words import check as check_metric
+from fedsolve.privacy.noise import Noise
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -112,6 +113,21 @@ def method_of(settings: Settings) -> Method:
     return method
 
 
+def noise_of(settings: Settings) -> Noise | None:
+    """The noise that is asked for, where it is.
+
+    >>> noise_of(Settings(epsilon=1.0)).by
+    'sites'
+    """
+    if settings.epsilon is None:
+        usual = Settings()
+        given = [name for name in ("delta", "noise", "target_bound") if getattr(settings, name) != getattr(usual, name)]
+        if given:
+            raise ParameterError(f"{option_name(given[0])} is for runs with noise: say how much by --epsilon")
+        return None
+    return Noise(settings.epsilon, settings.delta, settings.noise, target_bound=settings.target_bound)
+
+
 @contextmanager
 def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Witness | None]:
     """What puts replies into a ledger, where one is named."""
@@ -149,7 +165,7 @@ def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
         "moved": federation.moved,
         "skipped": list(table.skipped),
         "dropped": list(prepared.dropped if (prepared := _columns_of(federation)) else ()),
-        **_labels(federation),
+        **(_labels(federation) if settings.epsilon is None else {}),
     }
     return Prepared(federation, seconds, about, partition_of(settings, table))
 
@@ -198,6 +214,12 @@ def execute(
             f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
             "--runtime local and without --ledger"
         )
+    noise = noise_of(settings)
+    if noise is not None and (settings.runtime != "local" or ledger is not None):
+        raise ParameterError(
+            "--epsilon is for --runtime local and without --ledger: a ledger keeps what clients send as it is, and "
+            "takes single clients out again"
+        )
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
@@ -222,6 +244,7 @@ def execute(
                 evaluate_every=settings.eval_every,
                 checkpoint=checkpoint,
                 on_reply=on_reply,
+                noise=noise,
             )
     chosen = parameters.values(method)
     resolved = replace(
