@@ -14,8 +14,8 @@ from pathlib import Path
 from fedsolve import disk
 from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION
 
 NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
@@ -84,6 +84,8 @@ def _write_site(folder: Path, name: str, address: str, port: int) -> None:
 
 
 def _setting(value: object) -> str:
+    if value is None or isinstance(value, tuple):  # no limit, no list
+        return ",".join(value or ())
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 

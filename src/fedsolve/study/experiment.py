@@ -28,6 +28,7 @@ from fedsolve.features.cells import Cells
 from fedsolve.features.columns import Columns
 from fedsolve.method import Method
 from fedsolve.metrics.words import check as check_metric
+from fedsolve.privacy.disclose import Rules, exposed
 from fedsolve.privacy.noise import Noise
 from fedsolve.progress import Progress
 from fedsolve.result import Result
@@ -166,6 +167,7 @@ def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
         "skipped": list(table.skipped),
         "dropped": list(prepared.dropped if (prepared := _columns_of(federation)) else ()),
         **(_labels(federation) if settings.epsilon is None else {}),
+        "exposed": _exposed(federation),
     }
     return Prepared(federation, seconds, about, partition_of(settings, table))
 
@@ -175,6 +177,13 @@ def _columns_of(federation: Federation) -> Columns | None:
     features = federation.task.features
     first = features.maps[0] if isinstance(features, maps.Chain) else features
     return first if isinstance(first, Columns) else None
+
+
+def _exposed(federation: Federation) -> int:
+    """How many clients' sums would disclose single records, by the rules that are quick to look at."""
+    task, rules = federation.task, Rules()
+    labels = (client.train.labels for client in federation.clients.values())
+    return sum(exposed(each, task.target, task.width, rules) for each in labels)
 
 
 def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:
