@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedsolve import disk
 from fedsolve.deploy import certificates
-from fedsolve.errors import DataError, ParameterError
+from fedsolve.errors import DataError, ParameterError, plain
 from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import VERSION
@@ -141,11 +141,16 @@ def read_env(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise DataError(f"{path} is not a text in UTF-8, with lines NAME=VALUE") from error
     settings = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith("#"):
-            settings[name.strip()] = "".join(shlex.split(value))
+            try:
+                settings[name.strip()] = "".join(shlex.split(value))
+            except ValueError as error:
+                raise DataError(f"{path}: the value of {plain(name, 40)} has an open quote: {error}") from error
     return settings
 
 

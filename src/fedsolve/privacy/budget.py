@@ -28,7 +28,7 @@ class Budget:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     budget = Budget(Path(folder) / "spent.json", limit=2.0)
     ...     round(budget.spend("3f1a", mu_of(1.0, 1e-5)), 2), round(budget.spend("3f1a", mu_of(1.0, 1e-5)), 2)
-    (1.0, 1.46)
+    (1.0, 1.47)
     """
 
     path: Path

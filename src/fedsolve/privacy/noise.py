@@ -155,7 +155,7 @@ class Release:
 
         >>> import fedsolve as fs
         >>> moments, release = fs.Moments.of(np.eye(3), [0, 1, 1]), Release(Noise(epsilon=1.0), Rows(1.0))
-        >>> 0 < np.abs(release.noisy(moments.arrays())["cross"] - moments.cross).max() < 100
+        >>> bool(0 < np.abs(release.noisy(moments.arrays())["cross"] - moments.cross).max() < 100)
         True
         """
         moments = Moments.from_arrays(arrays)
