@@ -4,22 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedsolve.cli import app
 from fedsolve.errors import ParameterError
-from fedsolve.study.experiment import Settings, command, execute
+from fedsolve.study.experiment import Settings, execute
+from fedsolve.study.experiment import command as command_of
+from tests.runtime.test_cli import Command
 
 
-def test_noise_on_the_command_line(tmp_path: Path) -> None:
-    words = ["run", "--features", "unit", "--epsilon", "2", "--delta", "1e-6", "--noise", "server", "--clients", "5"]
-    answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
-    assert answer.exit_code == 0, answer.output
-    assert "noise: epsilon 2, delta 1e-06 for one record more or less, added by the server" in answer.output
+def test_noise_on_the_command_line(command: Command, tmp_path: Path) -> None:
+    words = ("run", "--features", "unit", "--epsilon", "2", "--delta", "1e-6", "--noise", "server", "--clients", "5")
+    answer = command(*words, "--out", "run")
+    assert answer.code == 0, answer.err
+    assert "noise: epsilon 2, delta 1e-06 for one record more or less, added by the server" in answer.out
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (content["privacy"]["epsilon"], content["privacy"]["delta"]) == (2.0, 1e-6)
     assert "split" not in content["data"]  # how many of each class every client has
-    assert "--epsilon 2.0 --delta 1e-06 --noise server" in command(content["settings"])
+    assert "--epsilon 2.0 --delta 1e-06 --noise server" in command_of(content["settings"])
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ def test_what_is_refused(digits: Federation, numbers: Federation) -> None:
     refuse(digits, fs.Noise(1.0, target_bound=1.0), "target_bound is for targets that are numbers")
     refuse(digits, fs.Noise(1.0, honest=2), "hides nothing where the server sees")
     refuse(digits, fs.Noise(1.0), "glm sends", fs.GLM())
+    refuse(digits, 1.0, r"noise takes fs.Noise\(epsilon=1.0\); got 1.0")  # type: ignore[arg-type]
 
 
 def test_rows_that_are_not_those_of_their_map_are_refused(digits: Federation) -> None:
@@ -209,6 +210,10 @@ def test_a_result_says_what_is_promised(digits: Federation, tmp_path: Path) -> N
     assert fs.run(fs.AFL(), digits).privacy == {"secure": False, "quorum": None, "epsilon": None}
 
 
-def test_fitted_maps_are_said_not_to_be_covered() -> None:
-    told = fs.Noise(1.0).told(clients=3, fitted=True)
-    assert "the numbers of the fitted feature map, from exact sums" in told["not_covered"]
+def test_numbers_of_exact_sums_are_said_not_to_be_covered(numbers: Federation) -> None:
+    """A map that was fitted, and the units of targets, which are part of the task."""
+    fitted = replace(numbers.task, features=maps.parse("standardise:0.0/1.0+clip:3"))
+    told = [fs.Noise(1.0).told(clients=3, task=task)["not_covered"] for task in (numbers.task, fitted)]
+    assert not any("feature map" in words for words in told[0])
+    assert any("feature map" in words for words in told[1])
+    assert all(any("mean and deviation of the numbers" in words for words in each) for each in told)

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-import fedsolve as fs
-from fedsolve.cli import app
 from fedsolve.method import Rows
 from fedsolve.moments import Moments
 from fedsolve.privacy.noise import Noise, Release
 from fedsolve.privacy.reconstruct import compare, reconstruct
 from fedsolve.study.disclosure import disclosures
 from fedsolve.study.experiment import Settings
+from tests.runtime.test_cli import Command
 
 
 def sparse(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -87,27 +85,26 @@ def test_a_file_that_names_no_owner_is_one_site(tmp_path: Path) -> None:
     assert len(disclosures(Settings(data=str(tmp_path / "ward.npz"), clients=2, partition="iid"))) == 2
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_on_the_command_line(command: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     site_file(tmp_path / "ward.npz", 16)
     picture = tmp_path / "seen.svg"
-    words = ["disclose", "--data", str(tmp_path / "ward.npz"), "--picture", str(picture)]
-    answer = CliRunner().invoke(app, words)
-    assert answer.exit_code == 0, answer.output
-    assert "rows and labels can be recovered one by one" in answer.output
-    assert "refused in plain: " in answer.output
-    assert "100 % of the rows were recovered" in answer.output
+    answer = command("disclose", "--data", "ward.npz", "--picture", "seen.svg")
+    assert answer.code == 0, answer.err
+    assert "rows and labels can be recovered one by one" in answer.out
+    assert "refused in plain: " in answer.out
+    assert "100 % of the rows were recovered" in answer.out
     assert picture.read_text().count("<svg") == 1
     assert picture.stat().st_mode & 0o077 == 0  # it shows records
 
 
-def test_of_several_sites_each_has_a_line() -> None:
-    answer = CliRunner().invoke(app, ["disclose", "--clients", "4", "--partition", "iid"])
-    assert answer.exit_code == 0, answer.output
-    assert answer.output.count("client-") >= 4
-    assert "of 4 sites would disclose single records in plain" in answer.output
-    one = CliRunner().invoke(app, ["disclose", "--clients", "4", "--partition", "iid", "--site", "client-01"])
-    assert "359 samples" in one.output or "360 samples" in one.output, one.output
+def test_of_several_sites_each_has_a_line(command: Command) -> None:
+    answer = command("disclose", "--clients", "4", "--partition", "iid")
+    assert answer.code == 0, answer.err
+    assert answer.out.count("client-") >= 4
+    assert "of 4 sites would disclose single records in plain" in answer.out
+    one = command("disclose", "--clients", "4", "--partition", "iid", "--site", "client-01")
+    assert "359 samples" in one.out or "360 samples" in one.out
 
 
 @pytest.mark.parametrize(
@@ -118,12 +115,11 @@ def test_of_several_sites_each_has_a_line() -> None:
         (["--site", "nobody"], "unknown site 'nobody'"),
     ],
 )
-def test_what_is_refused(words: list[str], said: str) -> None:
-    answer = CliRunner().invoke(app, ["disclose", "--clients", "3", "--partition", "iid", *words])
-    assert said in str(answer.exception)
-    assert isinstance(answer.exception, fs.FedsolveError)
+def test_what_is_refused(words: list[str], said: str, command: Command) -> None:
+    answer = command("disclose", "--clients", "3", "--partition", "iid", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
 
 
-def test_a_picture_needs_rows(tmp_path: Path) -> None:
-    words = ["disclose", "--data", "wards", "--picture", str(tmp_path / "a.svg")]
-    assert "nothing to draw" in str(CliRunner().invoke(app, words).exception)
+def test_a_picture_needs_rows(command: Command) -> None:
+    assert "nothing to draw" in command("disclose", "--data", "wards", "--picture", "a.svg").err

@@ -20,7 +20,7 @@ MEGABYTES = 64  # that reading may take above the input
 NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
     "csv", "npz", "toml", "config", "result", "report", "parquet", "words",
-    "columns", "told",
+    "columns", "told", "spent", "policy",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError, unknown
+from fedsolve.features import fitting
 from fedsolve.features.maps import FeatureMap, bound
 from fedsolve.method import Method, Rows
 from fedsolve.moments import Moments
@@ -75,14 +76,18 @@ class Noise:
         """How far a record can move the release, in deviations of its noise."""
         return mu_of(self.epsilon, self.delta)
 
-    def told(self, *, clients: int, fitted: bool) -> dict[str, Any]:
-        """What a result says of it. `fitted`: whether the feature map holds numbers of the federation's own."""
+    def told(self, *, clients: int, task: Task) -> dict[str, Any]:
+        """What a result of so many clients says of it."""
         open_to = [
             "names of sites, classes and columns",
             "how many samples each site has",
             "figures on test samples",
             "a personal model, once it is published",
         ]
+        if fitting.numbered(str(task.features)):
+            open_to.append("the numbers of the fitted feature map, from exact sums")
+        if task.target.kind == "numbers":
+            open_to.append("mean and deviation of the numbers that are predicted, in the task")
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -94,7 +99,7 @@ class Noise:
             "colluding": max(0, clients - self.honest) if self.by == "sites" else None,
             "trusted": "the server" if self.by == "server" else "nobody" if self.honest == 1 else "a secure sum",
             "membership_auc": membership_bound(self.mu),
-            "not_covered": open_to + (["the numbers of the fitted feature map, from exact sums"] if fitted else []),
+            "not_covered": open_to,
         }
 
 
@@ -220,7 +225,7 @@ class Release:
         longest = bound(features)
         if longest is not None and len(samples):
             found = float(np.sqrt(np.square(flat(samples.inputs), dtype=np.float64).sum(axis=1).max()))
-            if not found <= longest * (1.0 + ROUNDING):
+            if not found <= longest * (1.0 + 0.1 * ROUNDING):  # squares and products of it count twice
                 raise DataError(
                     f"the feature map {str(features)[:80]!r} bounds rows by {longest:g}, and one is {found:.6g} long: "
                     "these are not its features"

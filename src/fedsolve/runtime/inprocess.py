@@ -20,7 +20,6 @@ from fedsolve.data.federation import Federation
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import FedsolveError, ParameterError, PrecisionWarning
-from fedsolve.features import fitting
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.parameters import whole
@@ -235,8 +234,7 @@ def _with_account(result: Result, noise: Noise, federation: Federation) -> Resul
     Whether digits were lost in noisy sums, nobody can tell by them.
     """
     clients = {n: replace(each, train=len(federation.clients[n].train)) for n, each in result.clients.items()}
-    fitted = fitting.numbered(str(federation.task.features))
-    told = noise.told(clients=len(clients), fitted=fitted)
+    told = noise.told(clients=len(clients), task=federation.task)
     return replace(result, clients=clients, warnings=(), privacy={**result.privacy, **told})
 
 
@@ -280,6 +278,8 @@ def run(
     strangers = sorted(set(absent) - set(federation.clients))
     if strangers:
         raise ParameterError(f"absent names a client that is not there: {strangers[0]!r}")
+    if noise is not None and not isinstance(noise, Noise):
+        raise ParameterError(f"noise takes fs.Noise(epsilon=1.0); got {noise!r}")
     if noise is not None and noise.honest > 1 and gathering is None:
         raise ParameterError(
             f"noise that {noise.honest} sites share hides nothing where the server sees what each of them sends: take "

@@ -78,7 +78,7 @@ def disclosures(
             clients[name].train,
             task.target,
             ones=sent[name].features > task.width,
-            names=task.columns or task.feature_names,
+            names=task.columns,
             rules=rules,
         )
         for name in names

@@ -166,8 +166,7 @@ def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
         "moved": federation.moved,
         "skipped": list(table.skipped),
         "dropped": list(prepared.dropped if (prepared := _columns_of(federation)) else ()),
-        **(_labels(federation) if settings.epsilon is None else {}),
-        "exposed": _exposed(federation),
+        **({**_labels(federation), "exposed": _exposed(federation)} if settings.epsilon is None else {}),
     }
     return Prepared(federation, seconds, about, partition_of(settings, table))
 
