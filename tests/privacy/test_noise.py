@@ -15,8 +15,9 @@ from fedsolve.features import maps
 from fedsolve.features.lengths import Clip, unit_rows
 from fedsolve.method import Rows
 from fedsolve.moments import Moments
-from fedsolve.privacy.account import mu_of
-from fedsolve.privacy.gaussian import Source, whole_deviation
+from fedsolve.privacy import noise
+from fedsolve.privacy.account import membership_bound, mu_of
+from fedsolve.privacy.gaussian import Source, discrete_gaussian, whole_deviation
 from fedsolve.privacy.noise import Noise, Release, sensitivity
 
 LEAST = 1e-5  # a p-value below it is no chance
@@ -225,3 +226,35 @@ def test_no_noise(values: dict[str, float], words: str) -> None:
 def test_no_place_for_noise() -> None:
     with pytest.raises(UnknownNameError, match="place for noise"):
         Noise(1.0, by="nobody")
+
+
+def attacked(release: Release, believed: Release, trials: int = 20_000) -> float:
+    """The area under the curve of the best test for a record, by somebody who knows all others and the noise.
+
+    The likelihood ratio of two Gaussians is linear in what is seen; the record is the worst one, as long as is allowed.
+    Trials are drawn side by side, by the function that draws the noise of one release.
+    """
+    record, zero = moments_of(np.array([[0.6, 0.8, 0.0]]), np.array([1]), False), Moments.zero(3, 3)
+    each, thought = release.deviations(zero), believed.deviations(zero)
+    scores = []
+    for moments in (record, zero):
+        score = np.zeros(trials)
+        for part in ("triangle", "cross"):
+            values, sigmas, weights = (np.ravel(getattr(one, part)) for one in (moments, each, thought))
+            seen = noise._blurred(np.tile(values, (trials, 1)), np.tile(sigmas, (trials, 1)), seeded(moments.count))
+            score += seen @ (np.ravel(getattr(record, part)) / weights**2)
+        counts = moments.count + discrete_gaussian(each.count, trials, seeded(7 + moments.count))
+        scores.append(score + counts / thought.count**2)
+    return float(stats.mannwhitneyu(scores[0], scores[1]).statistic) / trials**2
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_best_attack_reaches_the_stated_bound_and_no_more(epsilon: float) -> None:
+    release = Release(Noise(epsilon), Rows(1.0))
+    assert attacked(release, release) == pytest.approx(membership_bound(release.noise.mu), abs=0.012)
+
+
+def test_the_attack_notices_too_little_noise() -> None:
+    """A defect that is planted: rows longer than was said, for which there would have to be three times the noise."""
+    stated = Release(Noise(1.0), Rows(1.0))
+    assert attacked(Release(Noise(1.0), Rows(0.6)), stated) > membership_bound(stated.noise.mu) + 0.06

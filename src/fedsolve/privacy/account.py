@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from fedsolve.errors import ParameterError
 
@@ -48,6 +49,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     return _root(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high)
 
 
+@lru_cache(maxsize=64)
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest mu that (epsilon, delta) allows: the noise has a deviation of the sensitivity over it.
 
