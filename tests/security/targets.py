@@ -20,7 +20,6 @@ from fedsolve.data import catalog
 from fedsolve.data.files import read_columns
 from fedsolve.data.reading import Reading
 from fedsolve.data.task import Task
-from fedsolve.deploy.files import read_env
 from fedsolve.features import columnsums, fitting, maps
 from fedsolve.features.cache import extract
 from fedsolve.features.cells import Cells, Texts
@@ -38,6 +37,7 @@ from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
 from fedsolve.runtime.sites import Description, Job, from_text, to_text
 from fedsolve.study.settings import Settings, read_config
+from fedsolve.texts import read_env
 from tests.conftest import unsealed
 from tests.security.mutator import Kind, mutate
 

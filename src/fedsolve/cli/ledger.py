@@ -139,10 +139,10 @@ def ledger_contribute(
     ] = False,
 ) -> None:
     """At a site: its statistics, in a file to be sent to the ledger."""
-    from fedsolve.deploy.files import read_env
     from fedsolve.ledger.site import contribute
     from fedsolve.privacy.disclose import Rules
     from fedsolve.privacy.policy import Policy
+    from fedsolve.texts import read_env
 
     if policy and anyway:
         raise ParameterError("--policy says what may be disclosed, and --anyway that all may: give one of them")

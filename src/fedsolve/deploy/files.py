@@ -13,10 +13,11 @@ from pathlib import Path
 
 from fedsolve import disk
 from fedsolve.deploy import certificates
-from fedsolve.errors import DataError, ParameterError, plain
+from fedsolve.errors import DataError, ParameterError
 from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import VERSION
+from fedsolve.texts import read_env as read_env
 
 NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -133,25 +134,6 @@ def env_text(settings: Mapping[str, str]) -> str:
     "NAME=ward-a\nDATA='my data.npz'\n"
     """
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
-
-
-def read_env(path: Path) -> dict[str, str]:
-    """The settings in a file of lines NAME=VALUE."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeError as error:
-        raise DataError(f"{path} is not a text in UTF-8, with lines NAME=VALUE") from error
-    settings = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.lstrip().startswith("#"):
-            try:
-                settings[name.strip()] = "".join(shlex.split(value))
-            except ValueError as error:
-                raise DataError(f"{path}: the value of {plain(name, 40)} has an open quote: {error}") from error
-    return settings
 
 
 def _exports() -> str:
