@@ -25,6 +25,7 @@ from . import (
     ledger,
     local_sgd,
     natural,
+    noise,
     personal,
     recursion,
     scale,
@@ -54,6 +55,7 @@ ACCURACY = {
     "personal": personal.measure,
     "deep": deep.measure,
     "defaults": defaults.measure,
+    "noise": noise.measure,
 }
 BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
 

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from fedsolve.model import Model as Model
     from fedsolve.model import load_model as load_model
     from fedsolve.moments import Moments as Moments
+    from fedsolve.privacy.noise import Noise as Noise
     from fedsolve.result import Result as Result
     from fedsolve.runtime.gather import Secure as Secure
     from fedsolve.runtime.inprocess import run as run
@@ -123,6 +124,7 @@ _HOMES = {
     "fedsolve.methods": ("create",),
     "fedsolve.model": ("Model", "load_model"),
     "fedsolve.moments": ("Moments",),
+    "fedsolve.privacy.noise": ("Noise",),
     "fedsolve.result": ("Result",),
     "fedsolve.runtime.gather": ("Secure",),
     "fedsolve.runtime.inprocess": ("run",),

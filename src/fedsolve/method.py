@@ -20,6 +20,7 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, softmax
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
+from fedsolve.errors import ParameterError
 from fedsolve.laws import Law
 from fedsolve.summary import Summary
 
@@ -72,6 +73,13 @@ class Personal(NamedTuple):
     model: Arrays
     chosen: Mapping[str, float] = MappingProxyType({})
     unsure: tuple[int, ...] = ()  # features whose digits were lost in the client's solve; see Solution.unsure
+
+
+class Rows(NamedTuple):
+    """The rows of features whose moments a client sends: the length that none exceeds, not counting a constant one."""
+
+    longest: float
+    ones: bool = False  # whether behind them there is a feature that is always one
 
 
 class Group(NamedTuple):
@@ -150,6 +158,13 @@ class Method(Protocol):
     def inference(self, state: Arrays, task: Task) -> Summary | None:
         """Coefficients with their errors, of the server's state or of a model; None where there are none to show."""
         return None
+
+    def rows(self, message: Arrays, task: Task) -> Rows:
+        """What bounds the rows behind a reply, for noise of a stated epsilon; refused where nothing does."""
+        raise ParameterError(
+            f"noise of a stated epsilon is for methods whose clients send moments of bounded rows, once: afl, fedhip, "
+            f"fedprior and apfl; {self.name} sends {self.sends}: choose another method"
+        )
 
     # --- client half ---
     def init_client(self, site: Site) -> Arrays:

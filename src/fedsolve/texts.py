@@ -1,10 +1,12 @@
-"""JSON that anybody may have written: read strictly, and refused with one kind of error."""
+"""JSON, and lines NAME=VALUE, that anybody may have written: read strictly, and refused with one kind of error."""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedsolve.errors import DataError, brief, plain
@@ -68,3 +70,22 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_integer, parse_float=_number, parse_constant=_no_constant
 )
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """The settings in a file of lines NAME=VALUE."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise DataError(f"{path} is not a text in UTF-8, with lines NAME=VALUE") from error
+    settings = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith("#"):
+            try:
+                settings[name.strip()] = "".join(shlex.split(value))
+            except ValueError as error:
+                raise DataError(f"{path}: the value of {plain(name, 40)} has an open quote: {error}") from error
+    return settings

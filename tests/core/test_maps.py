@@ -14,6 +14,7 @@ SIMPLE = st.one_of(
     st.just(maps.Identity()),
     st.just(maps.UnitLength()),
     st.just(maps.Ones()),
+    st.builds(maps.Clip, st.floats(1e-9, 1e9)),
     st.builds(maps.RandomProjection, st.integers(1, 50), st.sampled_from(sorted(maps.ACTIVATIONS)), st.integers(0, 99)),
 )
 ANY = st.one_of(SIMPLE, st.lists(SIMPLE, min_size=2, max_size=3).map(lambda parts: maps.Chain(tuple(parts))))

@@ -39,7 +39,8 @@ CENTRED = f"standardise:{','.join(f'{place / 7!r}/{1.5 + place!r}' for place in 
 
 
 @pytest.mark.parametrize(
-    "features", ["identity", "unit", "ones", "unit+ones", "unit+random:30,tanh+ones", CENTRED, f"{CENTRED}+unit", *ACTS]
+    "features",
+    ["identity", "unit", "clip:20", "ones", "unit+ones", "unit+random:30,tanh+ones", CENTRED, f"{CENTRED}+unit", *ACTS],
 )
 def test_onnx_gives_the_same_scores(features: str, tmp_path: Path) -> None:
     model, x = trained(features, fs.FedHiP(intercept=features != "ones", beta=1.0))

@@ -34,6 +34,7 @@ DEPLOY = DOCS / "deploy.md"  # starts processes, so it is run as a whole
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNTRIED = {"", "text", "json", "mermaid"}  # languages that nothing is done with, unless a block has a title
 NEEDS = {
+    "disclosure.md": ["matplotlib"],
     "networks.md": ["torch", "matplotlib"],
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
     "privacy.md": ["cryptography"],

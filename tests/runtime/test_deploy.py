@@ -41,8 +41,8 @@ from fedsolve.data import catalog
 from fedsolve.deploy import certificates, files
 from fedsolve.deploy.node import foreign
 from fedsolve.deploy.run import LINK, is_open, search_path
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import FileSite, Job, Rules
 from tests.runtime.live import (
     BIN,

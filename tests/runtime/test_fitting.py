@@ -118,7 +118,9 @@ def test_on_the_command_line_with_a_ledger(command: Command, tmp_path: Path) -> 
         solved = ledger.solve()
         np.testing.assert_allclose(solved.state["weight"], result.state["weight"], rtol=1e-9)
     assert command("ledger", "invite", "fed.db", "--out", "invitation").code == 0
-    late = command("ledger", "contribute", "invitation", "--client", "d", "--data", "ward-a.npz", "--out", "d.part")
+    late = command(
+        "ledger", "contribute", "invitation", "--client", "d", "--data", "ward-a.npz", "--out", "d.part", "--anyway"
+    )
     assert late.code == 0, late.err
     assert command("ledger", "add", "fed.db", "d.part").code == 0
     again = command("predict", "kept/models/global.safetensors", "--data", "all.npz")

@@ -13,9 +13,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.features import maps
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime import sites
 from fedsolve.runtime.agreement import Agreement
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import Description, FileSite, Job
 from tests.core.tiny import NORMAL, write_onnx
 

@@ -10,8 +10,8 @@ from fedsolve.data.target import Numbers
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.features.maps import Identity
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.agreement import agreement
-from fedsolve.runtime.policy import Policy
 
 
 def told(labels: np.ndarray) -> Task:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.runtime.policy import Policy
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.sites import FileSite, Job
 from tests.core.test_standard import moments_of_time
 from tests.runtime.test_cli import Command

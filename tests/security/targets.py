@@ -29,12 +29,15 @@ from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.terms import Terms
 from fedsolve.method import Plan
 from fedsolve.model import load_model
+from fedsolve.privacy.budget import Budget
+from fedsolve.privacy.policy import Policy
 from fedsolve.report import clusters
 from fedsolve.result import Result
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
 from fedsolve.runtime.sites import Description, Job, from_text, to_text
 from fedsolve.study.settings import Settings, read_config
+from fedsolve.texts import read_env
 from tests.conftest import unsealed
 from tests.security.mutator import Kind, mutate
 
@@ -220,7 +223,15 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     csv = b"age,pulse,label\n61,40.5,ill\n35,60,well\n80,1e2,ill\n"
     numbers = b'client,a,"b c",y\nward-a,1,2,0\nward-b,3,4,1\nward-a,-5,.5,7\n'
     mixed = "id;alter;größe;seit;y\n1;4,5;groß;2026-01-02;ja\n2;;klein;03.04.2026;nein\n3;NA;;;ja\n".encode("utf-16")
+    spent = b'{"format": 1, "mu": {"3f1a": 0.268, "77ab": 1.5}}\n'
+    site = b"NAME=ward-a\nMIN_CLASS=5\nMAX_PARAMETERS=0.33\nALLOW_METHODS=afl,fedhip\nPRIVACY='plain'\n"
+
+    def rules(path: Path) -> None:
+        Policy.of({name.lower(): value for name, value in read_env(path).items()})
+
     targets = [
+        Target("spent", "json", (spent,), through("spent.json", lambda path: Budget(path, 2.0).spent("3f1a"))),
+        Target("policy", "bytes", (site,), through("site.env", rules)),
         Target("model", "safetensors", models, through("m.safetensors", load_model), share=0.5),
         Target("csv", "bytes", (csv, numbers, mixed), through("t.csv", table)),
         Target("npz", "npz", tuple(map(_npz, (False, True))), through("t.npz", table), share=0.5),

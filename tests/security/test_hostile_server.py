@@ -26,11 +26,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsol
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime import sites
 from fedsolve.runtime.client import Request
 from fedsolve.runtime.flower import make_client_app
 from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION, FileSite, Job
 
 COLUMNS = ("age", "pulse", "weight")

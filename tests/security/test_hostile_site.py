@@ -26,12 +26,12 @@ from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation
 from fedsolve.errors import plain
 from fedsolve.method import Method
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.agreement import Agreement
 from fedsolve.runtime.client import Request, handle
 from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.inbox import Failure
 from fedsolve.runtime.inprocess import InProcess
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION, Description, FileSite, Job, agreed, from_text, respond, to_text
 
 HOSTILE, FEATURES, CLASSES = "ward-b", 6, 3

@@ -14,9 +14,9 @@ import pytest
 import fedsolve as fs
 from fedsolve import codec
 from fedsolve.moments import Moments
+from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime import audit, sites, splits
 from fedsolve.runtime.client import Request
-from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import FileSite, Job
 
 PLAIN = {"ridge": 0.0, "intercept": False}

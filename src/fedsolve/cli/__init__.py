@@ -12,6 +12,7 @@ import typer
 
 from fedsolve.cli import deploy, ledger
 from fedsolve.cli.compare import compare_command
+from fedsolve.cli.disclose import disclose_command
 from fedsolve.cli.export import export_command
 from fedsolve.cli.help import with_plain_help
 from fedsolve.cli.methods import methods_command
@@ -72,6 +73,7 @@ def _root(
 app.command("run")(run_command)
 app.command("methods")(methods_command)
 app.command("summary")(summary_command)
+app.command("disclose")(disclose_command)
 app.command("predict")(predict_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)

@@ -99,8 +99,8 @@ def deploy_run_command(
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, methods, parameters
+    from fedsolve.privacy.policy import OWN
     from fedsolve.result import Result
-    from fedsolve.runtime.policy import OWN
     from fedsolve.runtime.sites import Job, Rules
     from fedsolve.study.experiment import method_of
 

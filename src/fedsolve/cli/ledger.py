@@ -143,14 +143,32 @@ def ledger_contribute(
         Path | None,
         typer.Option(metavar="FILE", help="Sign with this private key, as `ssh-keygen` makes it.", show_default=False),
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The site's own rules: lines MIN_CLASS=5, MAX_PARAMETERS=0.33, MAX_LEVERAGE=0.9, as in a site.env.",
+            show_default=False,
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Write it even if it discloses single records to whoever reads it.")
+    ] = False,
 ) -> None:
     """At a site: its statistics, in a file to be sent to the ledger."""
     from fedsolve.ledger.site import contribute
+    from fedsolve.privacy.disclose import Rules
+    from fedsolve.privacy.policy import Policy
+    from fedsolve.texts import read_env
+
+    if policy and anyway:
+        raise ParameterError("--policy says what may be disclosed, and --anyway that all may: give one of them")
+    own = Policy.of({name.lower(): value for name, value in read_env(policy).items()}).rules if policy else Rules()
 
     with waiting(quiet=False) as (progress, _):
         census = contribute(
             invitation, data, client, out, features=features, progress=progress, sequence=number, key=key,
-            reading=_reading(label, owner, drop),
+            reading=_reading(label, owner, drop), rules=None if anyway else own,
         )  # fmt: skip
     typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 

@@ -165,10 +165,36 @@ def _print_remarks(console: Console, result: Result) -> None:
     missing = result.history[-1].missing if result.history else ()
     if missing:
         console.print(f"not part of the last round: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}")
+    if result.privacy.get("epsilon") is not None:
+        console.print(promise(result), markup=False, soft_wrap=True)
+    elif exposed := disclosed(result):
+        console.print(exposed, markup=False)
     plural = "" if result.rounds == 1 else "s"
     console.print(
         f"{result.rounds} round{plural}, {size(result.bytes_up)} up, {size(result.bytes_down)} down, "
         f"{result.seconds.total:.2f} s"
+    )
+
+
+def promise(result: Result) -> str:
+    """What the noise of a run promises, and to whom."""
+    told = result.privacy
+    who = "sites, each to what it sends" if told["by"] == "sites" else "the server, which sees what sites send"
+    return (
+        f"noise: epsilon {told['epsilon']:g}, delta {told['delta']:g} for {told['neighbours']}, added by {who}; no "
+        f"attack tells members of the sums from others with an area under the curve above "
+        f"{told['membership_auc']:.3f}; not covered: {', '.join(told['not_covered'])}"
+    )
+
+
+def disclosed(result: Result) -> str:
+    """That sums of clients would disclose single records, had they been sent; nothing where none would be."""
+    count, total = result.data.get("exposed", 0), len(result.clients)
+    if not count or result.privacy.get("secure") or not _closed_form(result.settings["method"]):
+        return ""
+    return (
+        f"the server saw every client's sums, and those of {count} of {total} would disclose single records; "
+        "`fedsolve disclose` with the same data says which and why"
     )
 
 
@@ -223,6 +249,12 @@ def _totals(console: Console, result: Result, others: Iterable[Whose]) -> None:
     console.print()
     console.print(table)
     console.print()
+
+
+def _closed_form(method: str) -> bool:
+    from fedsolve.study.experiment import class_of
+
+    return class_of(method).closed_form and method != "local"
 
 
 def _one_model(method: str) -> bool:

@@ -80,7 +80,8 @@ class Task:
         first, *rest = self.features.maps if isinstance(self.features, Chain) else (self.features,)
         names = self.preparation.names if self.preparation else self.feature_names
         alone = [*rest] if self.preparation else [first, *rest]
-        return names if {each.identity for each in alone} <= {"identity", "unit", "ones"} else ()
+        kinds = {each.identity.partition(":")[0] for each in alone}
+        return names if kinds <= {"identity", "unit", "clip", "ones"} else ()
 
     @property
     def space(self) -> int:

@@ -28,8 +28,8 @@ from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import fitting, maps
+from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime.fitting import Fitting
-from fedsolve.runtime.policy import Policy, Refusal
 from fedsolve.runtime.sites import VERSION
 
 CLOCKS = 5.0  # seconds by which a site's clock may differ from the server's

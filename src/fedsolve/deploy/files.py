@@ -14,9 +14,10 @@ from pathlib import Path
 from fedsolve import disk
 from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.policy import Policy
 from fedsolve.runtime.sites import VERSION
+from fedsolve.texts import read_env as read_env
 
 NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -84,6 +85,8 @@ def _write_site(folder: Path, name: str, address: str, port: int) -> None:
 
 
 def _setting(value: object) -> str:
+    if value is None or isinstance(value, tuple):  # no limit, no list
+        return ",".join(value or ())
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -131,20 +134,6 @@ def env_text(settings: Mapping[str, str]) -> str:
     "NAME=ward-a\nDATA='my data.npz'\n"
     """
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
-
-
-def read_env(path: Path) -> dict[str, str]:
-    """The settings in a file of lines NAME=VALUE."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    settings = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.lstrip().startswith("#"):
-            settings[name.strip()] = "".join(shlex.split(value))
-    return settings
 
 
 def _exports() -> str:

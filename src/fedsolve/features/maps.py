@@ -23,6 +23,10 @@ import numpy as np
 from fedsolve.arrays import Array, Float, flat
 from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features import backbone, columns, patches, standard
+from fedsolve.features.lengths import Clip as Clip
+from fedsolve.features.lengths import UnitLength as UnitLength
+from fedsolve.features.lengths import bound as bound
+from fedsolve.features.lengths import unit_rows
 from fedsolve.parameters import whole
 from fedsolve.rng import derive
 
@@ -74,24 +78,12 @@ class Identity(_Words):
         """The inputs as they are, not copied."""
         return inputs
 
+    def bound(self, before: float | None) -> float | None:
+        """What bounds the inputs."""
+        return before
+
     def __str__(self) -> str:
         return "identity"
-
-
-@dataclass(frozen=True)
-class UnitLength(_Words):
-    """Every input as a vector of length one; a zero vector stays zero."""
-
-    def shape(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        """As many numbers, in one row."""
-        return (int(np.prod(inputs)),)
-
-    def __call__(self, inputs: Array) -> Array:
-        """The inputs divided by their lengths."""
-        return _unit(inputs)
-
-    def __str__(self) -> str:
-        return "unit"
 
 
 @dataclass(frozen=True)
@@ -106,6 +98,10 @@ class Ones(_Words):
         """The inputs and a column of ones."""
         rows = flat(inputs)
         return np.column_stack([rows, np.ones(len(rows), dtype=rows.dtype)])
+
+    def bound(self, before: float | None) -> float | None:
+        """That of the inputs, and one number more."""
+        return None if before is None else math.hypot(before, 1.0)
 
     def __str__(self) -> str:
         return "ones"
@@ -144,7 +140,7 @@ class RandomProjection(_Words):
         result = np.empty((len(rows), self.size))
         for start in range(0, len(rows), ROWS):
             block = slice(start, start + ROWS)
-            result[block] = activate(_unit(rows[block]) @ matrix)
+            result[block] = activate(unit_rows(rows[block]) @ matrix)
         return result
 
     def __str__(self) -> str:
@@ -168,6 +164,12 @@ class Chain:
         for each in self.maps:
             inputs = each(inputs)
         return inputs
+
+    def bound(self, before: float | None) -> float | None:
+        """The length that no row exceeds after the last map."""
+        for each in self.maps:
+            before = bound(each, before)
+        return before
 
     @property
     def identity(self) -> str:
@@ -215,12 +217,16 @@ def projection(features: RandomProjection, width: int) -> Float:
     return _matrix(features.seed, width, features.size)
 
 
-def _unit(inputs: Array) -> Float:
-    rows = flat(inputs).astype(np.float64)
-    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-    rows /= np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1.0)
+@lru_cache(maxsize=8)
+def longest_projection(features: RandomProjection, width: int) -> float:
+    """The length that no row exceeds: that of a projected unit vector, where the activation makes no value larger."""
+    root = math.sqrt(features.size)
+    if features.activation in ("tanh", "sigmoid"):
+        return root
+    norm = float(np.linalg.norm(projection(features, width), 2))
+    return norm + (
+        root * math.log(2.0) if features.activation == "softplus" else 0.0
+    )  # softplus z <= max(z, 0) + log 2
 
 
 _FITTED: dict[str, tuple[Callable[[str], FeatureMap], str]] = {
@@ -228,7 +234,7 @@ _FITTED: dict[str, tuple[Callable[[str], FeatureMap], str]] = {
     patches.NAME: (patches.Patches.read, "...,numbers=..."),
     columns.NAME: (columns.Columns.read, "NAME:MEAN/DEVIATION,NAME=LEVEL|LEVEL,..."),
 }
-_NAMES = ("identity", "unit", "ones", "random", *_FITTED, *backbone.NAMES)
+_NAMES = ("identity", "unit", "clip", "ones", "random", *_FITTED, *backbone.NAMES)
 _JOINT = re.compile(r"\+(?=[a-z])")
 _JOINT_BEHIND_A_PATH = re.compile(rf"\+(?=(?:{'|'.join(_NAMES)})(?:[:,;+]|$))")  # a + inside a path is no joint
 
@@ -327,6 +333,8 @@ def _plain(text: str) -> FeatureMap:
         )
     if name in _FITTED:
         return _FITTED[name][0](argument)
+    if name == "clip":
+        return Clip.read(argument)
     if colon:
         raise ParameterError(f"feature map {name!r} takes no argument; got {text!r}")
     return Identity() if name == "identity" else UnitLength() if name == "unit" else Ones()

@@ -25,6 +25,7 @@ from fedsolve.ledger.terms import Terms, load_terms, reply
 from fedsolve.ledger.validate import Census, examine
 from fedsolve.method import Site
 from fedsolve.model import Model
+from fedsolve.privacy.disclose import Rules, report
 from fedsolve.progress import Progress
 from fedsolve.rng import derive
 
@@ -51,22 +52,37 @@ def contribute(
     sequence: int | None = None,
     key: Path | None = None,
     reading: Reading = AS_USUAL,
+    rules: Rules | None = None,
 ) -> Census:
     """Write the contribution of a client, from its data, for the federation that invited it.
 
-    `reading` says which columns of its table are what, where they are not called as usual.
-
-    A ledger takes it where its `sequence` is above that of the client's contribution before; by default it is the time.
-    A ledger with keys takes it where it is signed with the private `key` in a file.
+    `reading` says which columns of its table are what, where they are not called as usual. With `rules`, sums that
+    would disclose more of single records are refused before they are computed. A ledger takes a contribution where its
+    `sequence` is above that of the client's before; by default it is the time. A ledger with keys takes it where it is
+    signed with the private `key` in a file.
     """
     terms = load_terms(invitation, features)
     train = samples(data, terms.task, client, progress, reading)
+    if rules is not None:
+        _check_disclosure(train, terms, rules)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
         _, sent, _ = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
     census = examine(terms, sent)
     contribution = Contribution.of(client, sent, sequence)
     (contribution.signed(terms, key) if key else contribution).save(out, terms)
     return census
+
+
+def _check_disclosure(train: Samples, terms: Terms, rules: Rules) -> None:
+    """Refuse a contribution from which single records could be told."""
+    task = terms.task
+    ones = terms.shape[0] > task.width
+    broken = report(train, task.target, ones=ones, names=task.columns, rules=rules).refusals()
+    if broken:
+        raise DataError(
+            f"nothing was written: the sums would disclose single records, {'; '.join(broken)}; `fedsolve disclose` "
+            "says more, --policy FILE what the site allows, and --anyway writes them all the same"
+        )
 
 
 def personal(

@@ -19,7 +19,7 @@ from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear
 from fedsolve.families.statistics.plain import least_squares_summary
 from fedsolve.laws import Law, OneModel, OrderFree, SplitInvariant
-from fedsolve.method import Method, Personal, Purpose, Server, Site
+from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.summary import Summary
 
@@ -73,6 +73,10 @@ class AFL(Method):
     def inference(self, state: Arrays, task: Task) -> Summary | None:
         """Least squares of all, with errors where there is no ridge."""
         return least_squares_summary(state, task, float(state.get("ridge", 0.0)), self.name)
+
+    def rows(self, message: Arrays, task: Task) -> Rows:
+        """The task's features, with a column of ones where there is an intercept."""
+        return linear.bounded(task, intercept=self.intercept)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, without any ridge: it is added once, on the server."""

@@ -29,9 +29,9 @@ from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
 from fedsolve.families.ridge import calibration, choice, linear, refinement
-from fedsolve.features.maps import ACTIVATIONS, RandomProjection
+from fedsolve.features.maps import ACTIVATIONS, RandomProjection, longest_projection
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
-from fedsolve.method import Method, Personal, Purpose, Server, Site
+from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import freedom, solution_of
 
@@ -43,10 +43,7 @@ _SHARED = ("seeds", "weight", "intercept", "sharpness")
 
 @dataclass(frozen=True)
 class APFL(Method):
-    """Analytic, dual-stream: a shared model on one random projection, refined by each client on another.
-
-    Not the adaptive mixture of 2020 that shares its initials.
-    """
+    """Analytic: a shared model on one random projection, refined by each client on another; not APFL of 2020."""
 
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Fan et al., APFL (analytic, dual-stream), 2025"
@@ -100,6 +97,10 @@ class APFL(Method):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """Features of the shared stream whose digits were lost in the sums; random ones, so they have no names."""
         return digits.sentences(state["unsure"].tolist(), kind="shared feature") if "unsure" in state else ()
+
+    def rows(self, message: Arrays, task: Task) -> Rows:
+        """Random features of inputs of unit length, which the projection itself bounds."""
+        return Rows(longest_projection(self._primary(message), task.width), task.target.kind == "numbers")
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream."""

@@ -33,7 +33,7 @@ from fedsolve.families.ridge import linear, towards
 from fedsolve.families.ridge.fits import Fitting, weigh
 from fedsolve.families.ridge.knowledge import Knowledge, class_shares, lost_features
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
-from fedsolve.method import Method, Personal, Purpose, Server, Site
+from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
 
 SCALES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)  # of the discriminant; the first is the theory's
@@ -94,6 +94,10 @@ class FedPrior(Method):
     def warnings(self, state: Arrays, task: Task) -> tuple[str, ...]:
         """Features whose digits were lost in the scatter within classes, or that only look constant."""
         return linear.warnings(state, task, intercept=True)
+
+    def rows(self, message: Arrays, task: Task) -> Rows:
+        """The task's features, with a column of ones."""
+        return linear.bounded(task, intercept=True)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, with a column of ones."""

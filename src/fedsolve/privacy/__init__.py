@@ -1,4 +1,5 @@
-"""What keeps a client's part to itself: sums that nobody sees the parts of, with their arithmetic, keys and rules.
+"""What leaves a site, what others could learn from it, and what keeps that from them.
 
-Functions of plain values for both sides; how messages travel is the affair of `fedsolve.runtime`.
+Sums that nobody sees the parts of, noise with its account, reports of what shows, and a site's rules: functions of
+plain values for both sides. How messages travel is the affair of `fedsolve.runtime`.
 """

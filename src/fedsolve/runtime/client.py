@@ -22,6 +22,7 @@ from fedsolve.data.task import Task
 from fedsolve.errors import DataError, plain
 from fedsolve.features.maps import difference
 from fedsolve.method import Method, Personal, Site
+from fedsolve.privacy.noise import Noise, Release
 from fedsolve.rng import derive
 
 if TYPE_CHECKING:
@@ -178,11 +179,13 @@ def handle(
     request: Request,
     assess: Assess = assess,
     member: Member | None = None,
+    noise: Noise | None = None,
 ) -> tuple[Memory, Bytes]:
     """What a client does with a request: its new memory, and its answer. `assess` is how it evaluates a model.
 
     `None` as memory is a client that has not been asked anything yet. A `member` of secure sums answers to nothing
-    else: a server that could ask in plain would.
+    else: a server that could ask in plain would. With `noise`, the reply to an update bears its share of it, where
+    sites add it, and nothing that was counted or chosen on training samples goes out beside it.
     """
     if (request.kind in PLAIN) != (member is None):
         raise DataError(
@@ -196,10 +199,13 @@ def handle(
             "computed"
         )
 
+    release = None if noise is None else Release.of(noise, method, request.message, task)
+    train = client.train if release is None else release.admitted(client.train, task.features)
+
     def site(step: str, *, counted: bool = False) -> Site:
         path = (step, client.name) if step == "client" else (step, client.name, request.round)
         rng = partial(derive, request.seed, *path)
-        return _Site(task, client.train, request.round, rng, counted, request.pace)
+        return _Site(task, train, request.round, rng, counted, request.pace)
 
     if memory is None:
         memory = Memory(method.init_client(site("client")))
@@ -211,10 +217,15 @@ def handle(
         if kind == "update":
             started = time.perf_counter()
             pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
+            if release is not None and release.noise.by == "sites":
+                reply = release.noisy(reply, sites=release.noise.honest)
             seconds = f"{time.perf_counter() - started:015.6f}"  # beside the reply, so that replies stay the same bits
             return replace(memory, pending=pending, model=None), reply, {"seconds": seconds} if method.paced else {}
         personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
         tally = _evaluate(method, personal, request.message, client, task, assess)
+        if release is not None:
+            tally = {name: array for name, array in tally.items() if not name.startswith(("chosen/", "unsure"))}
+            tally["train"] = np.array(0)
         return replace(memory, pending=None, model=personal.model), tally, {}
 
     if member is None:

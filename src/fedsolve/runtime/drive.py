@@ -23,6 +23,7 @@ from fedsolve.method import Method, Server
 from fedsolve.metrics import calibration, figures
 from fedsolve.model import Model
 from fedsolve.parameters import whole
+from fedsolve.privacy.noise import Noise, Release
 from fedsolve.progress import Progress, Tick
 from fedsolve.records import ClientResult, Round, Seconds, spreads
 from fedsolve.result import PLAIN, Result
@@ -114,6 +115,7 @@ def drive(
     keep: Callable[[Snapshot], None] | None = None,
     on_reply: Witness | None = None,
     gathering: Gathering | None = None,
+    noise: Noise | None = None,
     evaluate: bool = True,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
@@ -125,8 +127,8 @@ def drive(
     `min_clients` answered does not count: the run stops. Clients are evaluated after each
     round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
     is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once. `gathering`
-    says how replies reach the server; by default it sees each of them. Without `evaluate`, clients are asked for
-    updates alone.
+    says how replies reach the server; by default it sees each of them. With `noise`, their sum is repaired, and the
+    server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone.
     """
     _serves(method, task)
     if not 0 < participation <= 1:
@@ -146,14 +148,17 @@ def drive(
         plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
         form = partial(_form, method, task, state, plan.clients, number, seed)
-        look = examiner.Examiner(form, thorough=tolerate).look
+        first = min(plan.clients, default="")
+        release = Release.of(noise, method, method.message(state, first, "update"), task) if noise else None
+        blurred = release is not None and release.noise.by == "sites"  # so that replies are moments of no samples
+        look = None if blurred else examiner.Examiner(form, thorough=tolerate).look
         replies = Replies(plan, task.space, tolerate, on_reply, look)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
         gathering.gather(transport, post.requests(plan.clients), replies, tick)
         clock.lap("clients")
         enough = partial(_enough, replies, plan.clients, min_clients, number)
-        state = _aggregate(method, state, replies, partial(_server, task, seed, number), enough, tolerate)
+        state = _aggregate(method, state, replies, partial(_server, task, seed, number), enough, tolerate, release)
         failed |= replies.failed
         lost = (lost | set(plan.clients)) - replies.answered
         pace = pace.after(replies.seconds)
@@ -207,6 +212,7 @@ def _aggregate(
     server: Callable[[], Server],
     enough: Callable[[], None],
     tolerate: bool,
+    release: Release | None = None,
 ) -> Arrays:
     """The next state, of finite numbers, from those that answered, who must be `enough`.
 
@@ -215,6 +221,8 @@ def _aggregate(
     """
     folded = replies.folded()
     enough()
+    if release is not None:
+        folded = release.settled(folded, len(replies.answered))
     try:
         following = method.aggregate(state, folded, server())
         spoilt = [name for name, array in following.items() if array.dtype.kind == "f" and not finite(array)]
@@ -226,7 +234,7 @@ def _aggregate(
             raise
         reason, cause = f"{type(error).__name__}: {error}", error
     if tolerate and replies.without_odd():
-        return _aggregate(method, state, replies, server, enough, tolerate)
+        return _aggregate(method, state, replies, server, enough, tolerate, release)
     largest = sorted(replies.sizes, key=lambda client: (-replies.sizes[client], client))[:3]
     suspects = ", ".join(f"{client} ({replies.sizes[client]:.3g})" for client in largest)
     hint = f"the largest numbers came from {suspects}; leave one out" if suspects else "scale the features down"

@@ -24,6 +24,7 @@ from fedsolve.errors import FedsolveError, ParameterError, PrecisionWarning
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.parameters import whole
+from fedsolve.privacy.noise import Noise
 from fedsolve.progress import Progress, Tick
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -54,8 +55,9 @@ class InProcess:
         absent: Collection[str] = (),
         workers: int = 0,
         members: Mapping[str, Member] | None = None,
+        noise: Noise | None = None,
     ):
-        self._method, self._federation = method, federation
+        self._method, self._federation, self._noise = method, federation, noise
         self._members = members or {}  # of secure sums, by name
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
@@ -202,7 +204,9 @@ class InProcess:
         try:
             task = self._federation.task
             member = self._members.get(name)
-            self.memory[name], answer = handle(self._method, task, client, memory, request, self._assess, member)
+            self.memory[name], answer = handle(
+                self._method, task, client, memory, request, self._assess, member, self._noise
+            )
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
@@ -245,6 +249,16 @@ def _with_keys(secure: Secure, clients: Sequence[str]) -> tuple[Secure, dict[str
     return replace(secure, peers=peers), members
 
 
+def _with_account(result: Result, noise: Noise, federation: Federation) -> Result:
+    """The result with what the noise promises, and how many samples clients have, which they did not tell.
+
+    Whether digits were lost in noisy sums, nobody can tell by them.
+    """
+    clients = {n: replace(each, train=len(federation.clients[n].train)) for n, each in result.clients.items()}
+    told = noise.told(clients=len(clients), task=federation.task)
+    return replace(result, clients=clients, warnings=(), privacy={**result.privacy, **told})
+
+
 def run(
     method: Method,
     federation: Federation,
@@ -260,6 +274,7 @@ def run(
     on_reply: Witness | None = None,
     secure: Secure | None = None,
     gathering: Gathering | None = None,
+    noise: Noise | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
@@ -269,7 +284,8 @@ def run(
     run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
     its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
     reach the server. With `secure`, it sees nothing but sums over clients, who get keys made for the run; the result is
-    the same but for figures of each client, which stay with it.
+    the same but for figures of each client, which stay with it. `noise` hides single records in the sums, for methods
+    that take moments once.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -291,8 +307,15 @@ def run(
         if on_reply is not None or gathering is not None:
             raise ParameterError("under a secure sum nobody sees a client's reply: take away on_reply and gathering")
         gathering, members = _with_keys(secure, sorted(set(federation.clients) - set(absent)))
+    if noise is not None and not isinstance(noise, Noise):
+        raise ParameterError(f"noise takes fs.Noise(epsilon=1.0); got {noise!r}")
+    if noise is not None and noise.honest > 1 and gathering is None:
+        raise ParameterError(
+            f"noise that {noise.honest} sites share hides nothing where the server sees what each of them sends: take "
+            "honest=1, or a secure sum"
+        )
     started = time.perf_counter()
-    transport = InProcess(method, federation, absent=absent, workers=workers, members=members)
+    transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
     settings = {
         "method": method.name,
         "set": parameters.values(method),
@@ -318,6 +341,7 @@ def run(
             keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory)) if checkpoint else None,
             on_reply=on_reply,
             gathering=gathering,
+            noise=noise,
         )
     task = federation.task
     result = outcome.result(
@@ -328,6 +352,8 @@ def run(
         models={name: Model(method, task, transport.model(name), name) for name in outcome.clients},
         seconds=time.perf_counter() - started,
     )
+    if noise is not None:
+        result = _with_account(result, noise, federation)
     for sentence in result.warnings:
         warnings.warn(sentence, PrecisionWarning, stacklevel=2)
     return result

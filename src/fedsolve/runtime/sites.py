@@ -32,12 +32,12 @@ from fedsolve.features import fitting, maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.privacy.policy import OWN, Policy, Refusal
 from fedsolve.runtime import splits
 from fedsolve.runtime.agreement import Agreement, agreement, check_terms
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.fitting import NAME as FITTING
 from fedsolve.runtime.fitting import Fitting
-from fedsolve.runtime.policy import OWN, Policy, Refusal
 from fedsolve.texts import read_json
 
 VERSION = metadata.version("fedsolve")
@@ -235,6 +235,7 @@ class FileSite:
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
+        self.policy.admit("" if job.method == FITTING else job.method, job.features)
         table, features = self._rows(job), self._features(job)
         task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
         return Description(self.name, VERSION, task, len(table.labels))
@@ -245,6 +246,7 @@ class FileSite:
         Refused is what its policy does not allow: a split that the server asks for, a second split of the same data,
         too few training samples, too few of a class.
         """
+        self.policy.admit("" if job.method == FITTING else job.method, job.features)
         self.policy.check_test(job.test)
         features, rows, test = self._features(job), self._rows(job), self.policy.test
         check_terms(task, rows.task, self.name)
@@ -253,12 +255,12 @@ class FileSite:
             table = align(rows, task, self.data)
         except DataError as error:
             raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
-        if not isinstance(test, str):
-            table = replace(table, test=None)
+        table = table if isinstance(test, str) else replace(table, test=None)
         if features != maps.Identity():
             table = table.with_features(features)
         client = table.owned_by(self.name, seed=self.policy.split_seed, test=test).clients[self.name]
-        self.policy.check_counts(client.train.labels, table.target)
+        sums = job.method != FITTING and self.method(job).closed_form
+        self.policy.check_samples(client.train, table.target, common.columns if sums else None)
         splits.admit(self.state, self._split, self.policy)
         return common, client
 
@@ -302,7 +304,7 @@ class FileSite:
 
     def _rows(self, job: Job) -> Table:
         """Its file, read once per message; pictures that no map reads must have one size, and are read to know it."""
-        return self._stacked if self._features(job) == maps.Identity() else self._table
+        return self.policy.checked(self._stacked if self._features(job) == maps.Identity() else self._table)
 
     @cached_property
     def _table(self) -> Table:

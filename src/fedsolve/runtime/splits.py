@@ -19,7 +19,7 @@ from fedsolve import disk
 from fedsolve.data.table import Table
 from fedsolve.errors import DataError
 from fedsolve.features.cells import Cells
-from fedsolve.runtime.policy import Policy, Refusal
+from fedsolve.privacy.policy import Policy, Refusal
 
 Digests = NDArray[np.uint64]  # of rows, sorted
 

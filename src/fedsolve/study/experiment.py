@@ -27,6 +27,8 @@ from fedsolve.features import fitting, maps
 from fedsolve.features.cells import Cells
 from fedsolve.method import Method
 from fedsolve.metrics.words import check as check_metric
+from fedsolve.privacy.disclose import Rules, exposed
+from fedsolve.privacy.noise import Noise
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.rng import check_seed
@@ -112,6 +114,21 @@ def method_of(settings: Settings) -> Method:
     return method
 
 
+def noise_of(settings: Settings) -> Noise | None:
+    """The noise that is asked for, where it is.
+
+    >>> noise_of(Settings(epsilon=1.0)).by
+    'sites'
+    """
+    if settings.epsilon is None:
+        usual = Settings()
+        given = [name for name in ("delta", "noise", "target_bound") if getattr(settings, name) != getattr(usual, name)]
+        if given:
+            raise ParameterError(f"{option_name(given[0])} is for runs with noise: say how much by --epsilon")
+        return None
+    return Noise(settings.epsilon, settings.delta, settings.noise, target_bound=settings.target_bound)
+
+
 @contextmanager
 def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Witness | None]:
     """What puts replies into a ledger, where one is named."""
@@ -149,9 +166,16 @@ def prepare(settings: Settings, progress: Progress | None = None) -> Prepared:
         "moved": federation.moved,
         "skipped": list(table.skipped),
         "dropped": list(prepared.dropped if (prepared := federation.task.preparation) else ()),
-        **_labels(federation),
+        **({**_labels(federation), "exposed": _exposed(federation)} if settings.epsilon is None else {}),
     }
     return Prepared(federation, seconds, about, partition_of(settings, table))
+
+
+def _exposed(federation: Federation) -> int:
+    """How many clients' sums would disclose single records, by the rules that are quick to look at."""
+    task, rules = federation.task, Rules()
+    labels = (client.train.labels for client in federation.clients.values())
+    return sum(exposed(each, task.target, task.width, rules) for each in labels)
 
 
 def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:
@@ -192,6 +216,12 @@ def execute(
             f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
             "--runtime local and without --ledger"
         )
+    noise = noise_of(settings)
+    if noise is not None and (settings.runtime != "local" or ledger is not None):
+        raise ParameterError(
+            "--epsilon is for --runtime local and without --ledger: a ledger keeps what clients send as it is, and "
+            "takes single clients out again"
+        )
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
@@ -217,6 +247,7 @@ def execute(
                 evaluate_every=settings.eval_every,
                 checkpoint=checkpoint,
                 on_reply=on_reply,
+                noise=noise,
             )
     chosen = parameters.values(method)
     resolved = replace(

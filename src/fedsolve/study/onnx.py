@@ -123,6 +123,9 @@ class _Graph:
             last = self.node("Reshape", last, self.constant(np.array([0, int(np.prod(shape))])))
         if isinstance(each, maps.UnitLength):
             last = self._unit(last)
+        elif isinstance(each, maps.Clip):
+            over = self.node("Div", self._length(last), self.number(each.longest))
+            last = self.node("Div", last, self.node("Max", over, self.number(1.0)))
         elif isinstance(each, maps.Ones):
             ones = self.node(
                 "Add",

@@ -152,7 +152,7 @@ class Settings:
         "identity",
         TEXT,
         "The feature map, the same for all clients: identity (the default), standardise (about the federation's "
-        "means, over its deviations), unit, ones, "
+        "means, over its deviations), unit, clip:R, ones, "
         "random:SIZE,ACTIVATION,SEED; for pictures patches:6x6x320, filters that the federation fits (mirror=yes "
         "behind a comma for photographs), or a frozen network: onnx:FILE, hf:NAME-OR-FOLDER, torch:FILE, "
         "efficientnet-lite0; or several joined by +.",
@@ -161,6 +161,23 @@ class Settings:
     seed: int = _setting(0, WHOLE, "Decides the split and all draws. Default: 0.")
     rounds: int | None = _setting(None, WHOLE, "For methods that take several. Default: the method's own.")
     participation: float = _setting(1.0, NUMBER, "Share of the clients that take part in a round. Default: 1.")
+    epsilon: float | None = _setting(
+        None,
+        NUMBER,
+        "Hide single records by noise of this epsilon, as in 1: for afl, fedhip, fedprior and apfl, with features that "
+        "end in unit or clip:R. Default: no noise.",
+        "E",
+    )
+    delta: float = _setting(1e-5, NUMBER, "The delta of the noise. Default: 1e-5.", "D")
+    noise: str = _setting(
+        "sites",
+        TEXT,
+        "Who adds the noise: sites, the default: each to what it sends; server: once, to the sum, by a server that is "
+        "trusted with what sites send.",
+    )
+    target_bound: float | None = _setting(
+        None, NUMBER, "With noise, where numbers are predicted: the size that they are clipped to.", "C"
+    )
     runtime: str = _setting(
         "local",
         TEXT,

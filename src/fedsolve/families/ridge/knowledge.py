@@ -88,7 +88,7 @@ class Knowledge:
         """
         indicators = linear.one_hot(labels, len(self.counts))
         own_counts, own_sums = indicators.sum(0), rows.T @ indicators
-        sums, counts = self.sums - own_sums, self.counts - own_counts
+        sums, counts = self.sums - own_sums, np.maximum(self.counts - own_counts, 0.0)  # noisy ones may be fewer
         own_means = own_sums / np.maximum(own_counts, 1.0)
         both = (own_counts > 0) & (counts > 0)
         weights = np.sqrt((own_counts * counts)[both] / (own_counts + counts)[both])

@@ -12,9 +12,10 @@ from fedsolve import digits
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
+from fedsolve.errors import ParameterError
 from fedsolve.families.ridge.calibration import sharpness_of_sums
-from fedsolve.features.maps import FeatureMap
-from fedsolve.method import Site
+from fedsolve.features.maps import FeatureMap, bound
+from fedsolve.method import Rows, Site
 from fedsolve.moments import Moments
 from fedsolve.solver import Solution, solution_of
 
@@ -32,6 +33,17 @@ def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None 
         for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
     )
     return reduce(add, parts)
+
+
+def bounded(task: Task, *, intercept: bool) -> Rows:
+    """What bounds the rows of a task's features; refused where its feature map does not."""
+    longest = bound(task.features)
+    if longest is None:
+        raise ParameterError(
+            f"noise of a stated epsilon needs features of bounded length; the map {str(task.features)[:80]!r} does not "
+            "bound them: let it end in unit or clip:R, as in --features unit"
+        )
+    return Rows(longest, intercept)
 
 
 def linear_model(solution: Solution) -> dict[str, Array]:

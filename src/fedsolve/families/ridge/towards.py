@@ -90,9 +90,9 @@ def own_line(total: Moments, features: Float, targets: Float, *, counted: bool) 
     """
     space = Standard.of(total)
     rows = space.rows(features)
-    others = space.without(rows, targets) if counted else space.total
-    if others.count == 0:
+    if counted and space.total.count <= len(rows):  # fewer, if the sums are noisy
         return space.plain(least_squares(space.total)[0]), {"shift": 0.0, "slopes": 0.0}
+    others = space.without(rows, targets) if counted else space.total
     line, moved = drawn(rows, targets, least_squares(others)[0])
     return space.plain(line), moved
 

@@ -12,6 +12,9 @@ case $STATE in /*) ;; *) STATE=$here/$STATE ;; esac
 rules="test=\"$TEST\" split_seed=\"$SPLIT_SEED\" min_samples=\"$MIN_SAMPLES\" min_class=\"$MIN_CLASS\""
 rules="$rules min_cell=\"$MIN_CELL\" label=\"$LABEL\" drop=\"$DROP\" person=\"$PERSON\" task=\"$TASK\""
 rules="$rules date_as=\"$DATE_AS\" encoding=\"$ENCODING\""
+rules="$rules min_persons=\"$MIN_PERSONS\" max_parameters=\"$MAX_PARAMETERS\" max_leverage=\"$MAX_LEVERAGE\""
+rules="$rules allow_methods=\"$ALLOW_METHODS\" allow_maps=\"$ALLOW_MAPS\" allow_columns=\"$ALLOW_COLUMNS\""
+rules="$rules privacy=\"$PRIVACY\" quorum=\"$QUORUM\" epsilon_max=\"$EPSILON_MAX\""
 rules="$rules deadline=\"$DEADLINE\" allow_splits=\"$ALLOW_SPLITS\""
 # Messages are answered by the fedsolve that is installed here. What a server ships is never unpacked.
 mkdir -p "$FLWR_HOME" && chmod 700 "$FLWR_HOME"
