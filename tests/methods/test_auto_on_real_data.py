@@ -41,7 +41,7 @@ def points_below_best(table: fs.Table, spread: float, clients: int, seed: int) -
     return 100 * (auto or 0.0), best, 100 * (fixed[best] or 0.0)
 
 
-@pytest.mark.parametrize("spread", [0.1, 1.0])
+@pytest.mark.parametrize("spread", [0.1, pytest.param(1.0, marks=pytest.mark.long)])
 def test_small(real_data: ModuleType, spread: float) -> None:
     """A part of both sets, in seconds; the whole is below."""
     for table in (fashion(real_data, 12_000, 128), cifar100(real_data, 12_000, 128)):

@@ -69,7 +69,7 @@ def tables(request: pytest.FixtureRequest) -> dict[str, Table]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # of its optimisers
 @pytest.mark.parametrize("kind", ["reml", "ml"])
-@pytest.mark.parametrize("slope", [None, 0, 2])
+@pytest.mark.parametrize("slope", [None, 0, pytest.param(2, marks=pytest.mark.long)])
 def test_equals_statsmodels(tables: dict[str, Table], kind: str, slope: int | None) -> None:
     for name, (x, y, owner) in tables.items():
         slopes = "none" if slope is None else f"x{slope}"

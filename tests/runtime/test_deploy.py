@@ -511,7 +511,7 @@ def test_a_server_that_ships_other_code_is_refused_and_nothing_of_it_runs(live: 
     method = fs.AFL(ridge=0.0, intercept=False)
     try:
         with pytest.raises(fs.DataError, match="it runs its own code only, and the server ships another bundle"):
-            live.run(method, tmp_path / "out")
+            live.run(method, tmp_path / "out", wait=10.0)
     finally:
         client.write_text(honest)
     assert not trace.exists() and not (tmp_path / "out").exists()
