@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -107,10 +108,13 @@ def test_of_several_sites_each_has_a_line(command: Command) -> None:
     assert "359 samples" in one.out or "360 samples" in one.out
 
 
+TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install 'fedsolve[torch]'")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "fedavg"], "fedavg sends"),
+        pytest.param(["--method", "fedavg"], "fedavg sends", marks=TORCH),
         (["--method", "apfl"], "apfl sends"),
         (["--site", "nobody"], "unknown site 'nobody'"),
     ],

@@ -51,6 +51,8 @@ def test_compare_takes_the_settings_that_its_runs_share() -> None:
 
 @pytest.mark.parametrize("name", [name for name in OTHER if name not in ("skip_broken", "runtime")])
 def test_an_option_changes_its_setting(command: Command, tmp_path: Any, name: str) -> None:
+    if name == "secure":
+        pytest.importorskip("cryptography", reason="pip install 'fedsolve[secure]'")
     value, option = OTHER[name], settings.option_name(name)
     words = [option] if value is None else [option, value]
     base = [] if name == "clients" else ["--clients", "5"]
