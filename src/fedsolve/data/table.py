@@ -37,7 +37,7 @@ from fedsolve.progress import Progress
 from fedsolve.rng import derive
 from fedsolve.threads import side_by_side
 
-BLOCK = 2**16  # rows that cells are made numbers of at a time
+BLOCK = 2**14  # rows that cells are made numbers of at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,10 +21,14 @@ def sgd(lr: float, momentum: float) -> Optimiser:
         if momentum == 0:
             return lambda gradients: torch._foreach_add_(parameters, gradients, alpha=-lr)
         velocity = [torch.zeros_like(tensor) for tensor in parameters]
+        strides = [tensor.stride() for tensor in parameters]
 
         def step(gradients: Tensors) -> None:
             # The fused kernel reads memory as it lies, so a gradient must lie as its parameter does.
-            alike = [g if g.stride() == p.stride() else like(p, g) for p, g in zip(parameters, gradients, strict=True)]
+            alike = [
+                g if g.stride() == stride else like(p, g)
+                for p, g, stride in zip(parameters, gradients, strides, strict=True)
+            ]
             torch._fused_sgd_(
                 parameters, alike, velocity, weight_decay=0.0, momentum=momentum, lr=lr, dampening=0.0, nesterov=False,
                 maximize=False, is_first_step=False,

@@ -131,7 +131,7 @@ def train(
         for _ in range(settings.epochs if epochs is None else epochs):
             total, count = torch.zeros(()), 0
             for inputs, labels, rows in batches(samples, settings.batch, rng, beside):
-                for _ in range(repeat):
+                for left in range(repeat - 1, -1, -1):
                     if estimate is None:
                         value = value_of(inputs, labels, rows)
                         gradients = _gradients(value, parameters)
@@ -142,11 +142,11 @@ def train(
                         if hook is not None:
                             hook(parameters, gradients)
                         step(gradients)
-                total += value.detach() * len(labels)
-                count += len(labels)
-                if after is not None:
-                    with torch.no_grad():
-                        after(parameters)
+                        if left == 0:
+                            total += value.detach() * len(labels)
+                            count += len(labels)
+                            if after is not None:
+                                after(parameters)
             total /= count
         trained = {**as_arrays(module), **under("extra", {name: t.detach().numpy() for name, t in further.items()})}
     mean = float(total)
@@ -186,15 +186,18 @@ def _value(
 ) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]:
     """The loss of inputs, labels and what is beside them, at the network's parameters as they are."""
     if loss is None:
-        return lambda inputs, labels, beside: misfit(module(inputs), labels)
+        return lambda inputs, labels, _: misfit(module(inputs), labels)
     forward, head = zoo.apart(module), zoo.head(module)
     return lambda inputs, labels, beside: loss(Batch(forward, head, inputs, labels, beside, extra))
 
 
 def _gradients(value: Tensor, parameters: Tensors) -> Tensors:
     """The gradient of each parameter; zeros for those that the value does not depend on."""
-    found = torch.autograd.grad(value, parameters, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    found = list(torch.autograd.grad(value, parameters, allow_unused=True))
+    for place, gradient in enumerate(found):
+        if gradient is None:
+            found[place] = torch.zeros_like(parameters[place])
+    return found
 
 
 def batches(
@@ -209,4 +212,5 @@ def batches(
     others = {name: torch.from_numpy(array[order]) for name, array in (beside or {}).items()}
     starts = list(range(0, max(1, len(order) - 1), size))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield inputs[start:end], labels[start:end], {name: rows[start:end] for name, rows in others.items()}
+        some = {name: rows[start:end] for name, rows in others.items()} if others else others
+        yield inputs[start:end], labels[start:end], some
