@@ -147,7 +147,7 @@ def one(name: str, settings: Settings) -> None:
         if line.accuracy is not None:
             print(f"{name}: round {line.round} of {of}, {line.accuracy:.4f}, {line.seconds:.1f} s", flush=True)
 
-    started, cpu = time.time(), time.process_time()
+    started = time.time()
     result = execute(settings, report=report, checkpoint=Checkpoint(folder, EVERY, resume))
     record = {
         "run": name,
@@ -157,7 +157,6 @@ def one(name: str, settings: Settings) -> None:
         "history": [round(100 * line.accuracy, 2) for line in result.history if line.accuracy is not None],
         "settings": repr(methods.create(settings.method, result.settings["set"])),
         "hours": round((time.time() - started) / 3600, 2),
-        "cpu seconds": None if resume else round(time.process_time() - cpu, 1),
         "MB up": round(result.bytes_up / 1e6, 3),
         "MB down": round(result.bytes_down / 1e6, 3),
     }
