@@ -35,3 +35,5 @@ def test_the_result_says_who_is_trusted() -> None:
     assert (told["secure"], told["epsilon"], told["honest"], told["trusted"]) == (True, 2.0, 3, "a secure sum")
     with pytest.raises(fs.ParameterError, match="a secure sum"):
         fs.run(fs.AFL(), federation(), noise=fs.Noise(epsilon=2.0, honest=3))
+    with pytest.raises(fs.ParameterError, match="take honest=3 at most"):  # before anything is sent
+        fs.run(fs.AFL(), federation(), secure=fs.Secure(quorum=3), noise=fs.Noise(epsilon=2.0, honest=4))

@@ -551,6 +551,20 @@ def test_a_bundle_is_the_installed_one_or_named(change: Callable[[dict[str, byte
     assert not foreign(bundle()) and foreign(bundle()[:-20]) == "it is no bundle of Flower"
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_damaged_bundle_is_named_whatever_its_packing(kind: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", kind) as file:
+        for name in files.APP:
+            file.writestr(name, files.template(f"app/{name}"))
+    whole = packed.getvalue()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x55
+        assert isinstance(foreign(bytes(damaged)), str)
+    assert bool(foreign(whole)) == (kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+
+
 # --- intruders ---
 
 

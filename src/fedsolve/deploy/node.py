@@ -6,6 +6,7 @@ import hashlib
 import io
 import sys
 import zipfile
+import zlib
 
 from fedsolve.deploy.files import APP, template
 from fedsolve.errors import plain
@@ -27,10 +28,12 @@ def foreign(bundle: bytes) -> str:
         with zipfile.ZipFile(io.BytesIO(bundle)) as file:
             found = file.infolist()
             large = any(each.file_size > LARGEST for each in found)
+            if any(each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for each in found):
+                return "it is packed as Flower packs none"
             if large or len({each.filename for each in found}) != len(found):
                 return f"it holds more than {LARGEST} bytes, or a file twice"
             told = {each.filename: file.read(each) for each in found if each.filename not in DESCRIBED}
-    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError, EOFError):
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError, EOFError):  # whatever damage makes of it
         return "it is no bundle of Flower"
     odd = sorted(name for name, content in told.items() if hashlib.sha256(content).digest() != own.get(name))
     lacking = sorted(set(own) - set(told))

@@ -314,6 +314,11 @@ def run(
             f"noise that {noise.honest} sites share hides nothing where the server sees what each of them sends: take "
             "honest=1, or a secure sum"
         )
+    if noise is not None and secure is not None and noise.honest > secure.quorum:
+        raise ParameterError(
+            f"a secure sum opens with {secure.quorum} sites, and noise that {noise.honest} share would be too little "
+            f"then: take honest={secure.quorum} at most, or a larger quorum"
+        )
     started = time.perf_counter()
     transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
     settings = {
