@@ -59,7 +59,7 @@ def mnist() -> Iterator[Run]:
     for model in ("lr", "mlp:128,64"):
         for method in ("pfedme", "local", "fedavg", "ditto"):
             yield f"mnist {method} {model} rounds=200", replace(base, method=method, set={"model": model})
-    yield "mnist pfedzo lr rounds=200", replace(base, method="pfedzo", set={"model": "lr"})
+    yield "mnist pfedzo lr rounds=60", replace(base, method="pfedzo", set={"model": "lr"}, rounds=60)
     for method in ("fedavg", "fedzo", "baffle"):
         run = replace(base, method=method, set={"model": "lr"}, test="global", rounds=50, eval_every=10)
         yield f"mnist {method} lr global rounds=50", run

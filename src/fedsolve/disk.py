@@ -76,6 +76,20 @@ def append_line(path: Path, line: str) -> None:
         raise _refusal(path, error) from error
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside, no other process is inside for the same file, which may be read and written anew there."""
+    try:
+        handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _refusal(path, error) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 # --- folders ---
 
 

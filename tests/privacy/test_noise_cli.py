@@ -27,7 +27,6 @@ def test_noise_on_the_command_line(command: Command, tmp_path: Path) -> None:
     [
         (Settings(noise="server"), "--noise is for runs with noise: say how much by --epsilon"),
         (Settings(target_bound=1.0), "--target-bound is for runs with noise"),
-        (Settings(epsilon=1.0, runtime="flower"), "--epsilon is for --runtime local"),
         (Settings(epsilon=-1.0), "epsilon must be a number above 0"),
         (Settings(epsilon=1.0, delta=2.0), "delta must be a probability"),
     ],

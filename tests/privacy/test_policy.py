@@ -68,12 +68,12 @@ def test_a_site_is_not_asked_down_to_plain(mode: str, words: str, tmp_path: Path
 
 def test_modes() -> None:
     secure, noisy = Policy(privacy="secure", quorum=4), Policy(privacy="noisy", epsilon_max=2.0)
-    secure.check_mode(secure=True, epsilon=None, sites=4)
-    with pytest.raises(Refusal, match="at least 4 sites; the server names 3"):
-        secure.check_mode(secure=True, epsilon=None, sites=3)
-    noisy.check_mode(secure=False, epsilon=2.0)
+    secure.check_mode(quorum=4, epsilon=None)
+    with pytest.raises(Refusal, match="at least 4 sites; the server asks for sums of 3"):
+        secure.check_mode(quorum=3, epsilon=None)
+    noisy.check_mode(quorum=0, epsilon=2.0)
     with pytest.raises(Refusal, match="it spends epsilon 2 at most; the server asks for 3"):
-        noisy.check_mode(secure=False, epsilon=3.0)
+        noisy.check_mode(quorum=0, epsilon=3.0)
 
 
 def test_sums_that_disclose_too_much_are_refused_and_only_the_site_reads_why(tmp_path: Path) -> None:

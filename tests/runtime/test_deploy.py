@@ -834,7 +834,7 @@ def test_behind_the_proxy_sites_work_and_control_paths_are_closed(live: Live, pr
 FAULTY = """
 import os, signal, sys, time
 path = os.environ.get("TEST_FAULT")
-if path and "clientapp" in sys.argv[0] and os.path.exists(path):
+if path and "fedsolve.deploy.node" in sys.orig_argv and os.path.exists(path):
     kind = open(path).read()
     import numpy as np
     from fedsolve.methods import afl
@@ -851,10 +851,12 @@ if path and "clientapp" in sys.argv[0] and os.path.exists(path):
             except Exception:
                 pass
         if kind == "kill":
-            node = os.getppid()
-            with open(f"/proc/{node}/stat") as file:
-                node = int(file.read().rpartition(")")[2].split()[1])
-            os.kill(node, signal.SIGKILL)
+            runner = os.getppid()  # `fedsolve deploy answer`, started by the script that started the node
+            with open(f"/proc/{runner}/stat") as file:
+                script = int(file.read().rpartition(")")[2].split()[1])
+            with open(f"/proc/{script}/task/{script}/children") as file:
+                for node in set(map(int, file.read().split())) - {runner}:
+                    os.kill(node, signal.SIGKILL)
             time.sleep(3600)
         if kind == "nan":
             return private, {**reply, "cross": reply["cross"] * np.nan}
@@ -883,7 +885,7 @@ def test_a_site_that_hung_takes_part_again_without_a_restart(tmp_path: Path, kin
         for name in live.names:
             live.start(name, TEST_FAULT=str(live.site(name) / "fault"), PYTHONPATH=python_path)
         result = live.run(fs.AFL(ridge=0.0, intercept=False), tmp_path / "first")
-        assert set(result.data["left_out"]) == {"ward-b"}, live.logs()
+        assert set(result.data["left_out"]) == {"ward-b"}, (result.data["left_out"], live.logs())
         words = "longer than 10 s, its own limit" if kind == "hang" else "process died|no answer|went away|raised"
         assert re.search(words, result.data["left_out"]["ward-b"]), (result.data["left_out"], live.logs())
         assert "longer than 10 s" in (live.site("ward-b") / "state" / "audit.jsonl").read_text()

@@ -509,7 +509,7 @@ def test_requests_about_another_round_or_session_are_refused() -> None:
     site = Target()
     later = dataclasses.replace(Request.read(site.requests["open"]), round=2)
     site.requests["open"] = bytes(later.write())
-    with pytest.raises(DataError, match=r"^the secure sum is said to be about another round or feature space"):
+    with pytest.raises(DataError, match=r"^the secure sum is said to be about another round, method or feature space"):
         site.ask("open")
     with pytest.raises(DataError, match=r"^no secure sum is under way"):
         site.ask("mask")
@@ -627,7 +627,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         ("run --secure --quorum 2", "quorum must be an integer of at least 3; got 2"),
         ("run --secure --participation 0.5", "leave it at 1"),
         ("run --secure --ledger l.db", "--ledger keeps every client's reply, which nobody sees under --secure"),
-        ("run --secure --runtime flower", "--secure is for --runtime local so far"),
         ("run --secure --clients 2", "a secure sum takes at least 3 clients; there are 2"),
         ("run --secure --method pfedacnnl --set network=lr", "a secure sum shows the server nothing but the sum"),
     ):

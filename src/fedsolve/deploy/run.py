@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -198,21 +199,31 @@ def _last_json(text: str) -> dict[str, Any]:
 
 def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[str, int], say: Say) -> None:
     """Run a command and pass on its lines; give up when the SuperLink is gone."""
-    process = subprocess.Popen(
-        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
     lines: Queue[str | None] = Queue()
+    started: Future[subprocess.Popen[str]] = Future()
 
     def read() -> None:
-        for line in process.stdout or ():
-            lines.put(line)
+        try:
+            # A process group of its own: Ctrl-C reaches this program alone, which then asks for the run's number.
+            process = subprocess.Popen(
+                command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace", process_group=0,
+            )  # fmt: skip
+        except OSError as error:
+            started.set_exception(DataError(f"cannot start {command[0]}: {error.strerror or error}"))
+        else:
+            started.set_result(process)
+            with process.stdout or nullcontext(()) as output:
+                for line in output:
+                    lines.put(line)
         lines.put(None)
 
+    # Signals are raised in the main thread only: no moment in which there is a process that nobody would stop.
     reader = threading.Thread(target=read, daemon=True)
-    reader.start()
     gone = f"the SuperLink at {link[0]}:{link[1]} is gone, and the run with it. Start it, and run again"
     seen, run_id = time.monotonic(), ""
     try:
+        reader.start()
         while True:
             try:
                 line = lines.get(timeout=2.0)
@@ -231,17 +242,16 @@ def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             _stop(run_id or _late_run_id(lines), environment)
-        process.terminate()
+        started.result(STOPPING).terminate()
         raise
     finally:
+        process = started.result(STOPPING)
         try:
             process.wait(STOPPING)
         except subprocess.TimeoutExpired:
             process.kill()
         process.wait()
         reader.join()
-        if process.stdout:
-            process.stdout.close()
     if process.returncode:
         raise DataError("Flower could not run the app; what it said stands above" if is_open(*link) else gone)
 

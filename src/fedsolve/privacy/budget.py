@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +47,7 @@ class Budget:
         if not 0 < mu < math.inf:
             raise ParameterError(f"the mu of a release is a number above 0; got {mu!r}")
         disk.private_folder(self.path.parent)
-        with self._alone():
+        with disk.alone(self.path):  # two that read the same file would each forget what the other spent
             before = self._read()
             after = {**before, data: composed([before.get(data, 0.0), mu])}
             total = epsilon_of(after[data], self.delta)
@@ -79,16 +75,6 @@ class Budget:
         if not isinstance(known, dict) or not all(map(_is_mu, known.values())):
             raise DataError(f"{self.path} is not a note of spent privacy of format {FORMAT}; restore it from a copy")
         return {name: float(mu) for name, mu in known.items()}
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Inside, no other process spends: two that read the same file would each forget what the other spent."""
-        handle = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
 
 def _is_mu(value: Any) -> bool:

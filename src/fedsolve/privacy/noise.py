@@ -76,6 +76,19 @@ class Noise:
         """How far a record can move the release, in deviations of its noise."""
         return mu_of(self.epsilon, self.delta)
 
+    def check_shared(self, quorum: int) -> None:
+        """Refuse noise that more sites share than a sum has at least: that of a secure sum, or one alone (0)."""
+        if self.honest > 1 and not quorum:
+            raise ParameterError(
+                f"noise that {self.honest} sites share hides nothing where the server sees what each of them sends: "
+                "take honest=1, or a secure sum"
+            )
+        if self.honest > max(quorum, 1):
+            raise ParameterError(
+                f"a secure sum opens with {quorum} sites, and noise that {self.honest} share would be too little "
+                f"then: take honest={quorum} at most, or a larger quorum"
+            )
+
     def told(self, *, clients: int, task: Task) -> dict[str, Any]:
         """What a result of so many clients says of it."""
         open_to = [

@@ -90,9 +90,9 @@ class Policy:
             settings = ", ".join(f"{name.upper()}={text}" for name, text in values.items())
             raise ParameterError(f"the site's settings {settings} cannot be read: {error}") from error
 
-    def admit(self, method: str, features: str, *, secure: bool = False, sites: int = 0) -> None:
+    def admit(self, method: str, features: str, *, quorum: int = 0, epsilon: float | None = None) -> None:
         """Refuse what is asked for before data are read; no method: a map is fitted, which the site itself names."""
-        self.check_mode(secure=secure, epsilon=None, sites=sites)
+        self.check_mode(quorum=quorum, epsilon=epsilon)
         if method:
             self.check_job(method, features)
 
@@ -132,14 +132,20 @@ class Policy:
                 f"ALLOW_COLUMNS in site.env does not list {_listed(strange[:20])}: leave them out with DROP",
             )
 
-    def check_mode(self, *, secure: bool, epsilon: float | None, sites: int = 0) -> None:
-        """Refuse to answer with less privacy than the site wants: the server has no say in it."""
-        if self.privacy == "secure" and not secure:
+    def check_mode(self, *, quorum: int, epsilon: float | None) -> None:
+        """Refuse to answer with less privacy than the site wants: the server has no say in it.
+
+        `quorum` is that of a secure sum, or 0 where sums are asked for as they are; `epsilon` that of the noise which
+        sites add, where they do.
+        """
+        if self.privacy == "secure" and not quorum:
             raise Refusal("it answers under a secure sum alone; the server asks for its sums as they are: use --secure")
         if self.privacy == "noisy" and epsilon is None:
             raise Refusal("it answers with noise alone; the server asks for its sums as they are: use --epsilon")
-        if secure and sites < self.quorum:
-            raise Refusal(f"it takes part in secure sums of at least {self.quorum} sites; the server names {sites}")
+        if quorum and quorum < self.quorum:
+            raise Refusal(
+                f"it takes part in secure sums of at least {self.quorum} sites; the server asks for sums of {quorum}"
+            )
         if epsilon is not None and self.epsilon_max is not None and not epsilon <= self.epsilon_max:
             raise Refusal(f"it spends epsilon {self.epsilon_max:g} at most; the server asks for {epsilon:g}")
 

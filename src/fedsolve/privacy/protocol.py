@@ -123,6 +123,14 @@ def _points(roster: tuple[str, ...]) -> dict[str, int]:
     return {name: number for number, name in enumerate(roster, start=1)}
 
 
+def bound(about: str, terms: str) -> str:
+    """The digest of what is asked and of the terms: who is told others than the rest cannot be in the same sum.
+
+    A server could else have all sites but one work by a method, or on features, that make nothing of their data.
+    """
+    return keys.digest(b"about", about.encode(), terms.encode()).hex()
+
+
 def roster_digest(peers: Mapping[str, Peer], roster: Collection[str]) -> str:
     """The digest of the public keys of these sites, in hexadecimal digits."""
     parts = [part for name in sorted(roster) for part in (name.encode(), peers[name].sign, peers[name].seal)]
@@ -139,6 +147,7 @@ class Member:
     quorum: int = LEAST
     fraction: int = FRACTION  # bits behind the point: whether numbers fit would tell a server who chose them their size
     data: str = ""  # a digest of its data, by which it keeps rosters
+    terms: str = ""  # a digest of what it was told beside the request: the job, and the task that all share
 
 
 @dataclass(frozen=True, slots=True)

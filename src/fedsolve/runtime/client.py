@@ -180,12 +180,16 @@ def handle(
     assess: Assess = assess,
     member: Member | None = None,
     noise: Noise | None = None,
+    spend: Callable[[float], object] = lambda mu: None,
+    kept: Arrays | None = None,
 ) -> tuple[Memory, Bytes]:
     """What a client does with a request: its new memory, and its answer. `assess` is how it evaluates a model.
 
     `None` as memory is a client that has not been asked anything yet. A `member` of secure sums answers to nothing
     else: a server that could ask in plain would. With `noise`, the reply to an update bears its share of it, where
-    sites add it, and nothing that was counted or chosen on training samples goes out beside it.
+    sites add it, and nothing that was counted or chosen on training samples goes out beside it; `spend` is told of the
+    mu of a reply before it is made, and may refuse it. `kept` is what it keeps of secure sums, where that is kept apart
+    from its memory.
     """
     if (request.kind in PLAIN) != (member is None):
         raise DataError(
@@ -208,7 +212,7 @@ def handle(
         return _Site(task, train, request.round, rng, counted, request.pace)
 
     if memory is None:
-        memory = Memory(method.init_client(site("client")))
+        memory = Memory(method.init_client(site("client")), secure=kept or {})
     if request.kind != "unmask":  # which is about the update that is pending
         memory = memory.settled(request.accepted)
 
@@ -216,6 +220,8 @@ def handle(
         """The new memory, and the reply or the figures, with what stands beside them."""
         if kind == "update":
             started = time.perf_counter()
+            if release is not None:
+                spend(release.noise.mu)
             pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
             if release is not None and release.noise.by == "sites":
                 reply = release.noisy(reply, sites=release.noise.honest)

@@ -100,6 +100,7 @@ class Secure:
     quorum: int = LEAST
     fraction: int = FRACTION
     peers: Mapping[str, Peer] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    terms: str = field(default="", repr=False, compare=False)  # a digest of what clients are told beside requests
 
     def __post_init__(self) -> None:
         whole("quorum", self.quorum, LEAST)
@@ -155,5 +156,5 @@ class Secure:
     ) -> Sum:
         from fedsolve.runtime.phases import secure_sum  # needs a package that not everybody has
 
-        quorum, fraction = self.quorum, self.fraction
-        return secure_sum(transport.ask, requests, purpose, self.peers, quorum, fraction, tolerate, tick)
+        standards = self.quorum, self.fraction, self.terms
+        return secure_sum(transport.ask, requests, purpose, self.peers, *standards, tolerate, tick)

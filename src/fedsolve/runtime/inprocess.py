@@ -309,16 +309,8 @@ def run(
         gathering, members = _with_keys(secure, sorted(set(federation.clients) - set(absent)))
     if noise is not None and not isinstance(noise, Noise):
         raise ParameterError(f"noise takes fs.Noise(epsilon=1.0); got {noise!r}")
-    if noise is not None and noise.honest > 1 and gathering is None:
-        raise ParameterError(
-            f"noise that {noise.honest} sites share hides nothing where the server sees what each of them sends: take "
-            "honest=1, or a secure sum"
-        )
-    if noise is not None and secure is not None and noise.honest > secure.quorum:
-        raise ParameterError(
-            f"a secure sum opens with {secure.quorum} sites, and noise that {noise.honest} share would be too little "
-            f"then: take honest={secure.quorum} at most, or a larger quorum"
-        )
+    if noise is not None and (gathering is None or secure is not None):  # else its quorum is not known here
+        noise.check_shared(secure.quorum if secure else 0)
     started = time.perf_counter()
     transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
     settings = {

@@ -21,7 +21,7 @@ from fedsolve.privacy.journal import Journal
 from fedsolve.privacy.protocol import Introduction, Member, Opening, Private, Session
 
 Phase: TypeAlias = Literal["open", "mask", "unmask"]
-_STAYS = ("seen", "journal")  # of what a site keeps, when a session is over
+STAYS = ("seen", "journal")  # of what a site keeps, when a session is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ def answer(
     """What a site keeps from now on, and its answer; `compute` gives its part of a sum, by what is summed."""
     if asked.phase == "open":
         return _open(asked, kept, member)
-    session = _under_way(asked, kept)
+    session = _under_way(asked, kept, member)
     if asked.phase == "mask":
         return _mask(session, asked, kept, member, compute)
     counted = _array(asked.words, "counted", (len(session.roster),), np.bool_)
     names = [name for name, is_in in zip(session.roster, counted, strict=True) if is_in]
     told, journal = protocol.unmask(session, member, _private(session, member, kept), names, _journal(kept))
-    rest = {name: kept[name] for name in _STAYS if name in kept} | {"journal": to_array(journal.to_text().encode())}
+    rest = {name: kept[name] for name in STAYS if name in kept} | {"journal": to_array(journal.to_text().encode())}
     near = session.near(member.name)
     places = [place for place, name in enumerate(near) if name in told]
     return rest, encode({"places": np.array(places, np.int64), "shares": rows(told[near[p]] for p in places)})
@@ -55,7 +55,7 @@ def answer(
 def _open(asked: Asked, kept: Arrays, member: Member) -> tuple[dict[str, Array], Bytes]:
     text = to_bytes(_array(asked.words, "session", None))
     session = Session.from_text(text)
-    _same(session, asked)
+    _same(session, asked, member)
     seen = [row.tobytes() for row in kept.get("seen", ())]
     private, opening = protocol.open_session(session, member, seen)
     stays = {"seen": rows([*seen, session.id])} | {name: kept[name] for name in ("journal",) if name in kept}
@@ -90,20 +90,22 @@ def _mask(
     return after, encode({"masked": masked}, {"layout": packing.to_text(layout)})
 
 
-def _under_way(asked: Asked, kept: Arrays) -> Session:
+def _under_way(asked: Asked, kept: Arrays, member: Member) -> Session:
     """The session that the site has opened, which must be the one that it is asked about."""
     if "session" not in kept:
         raise DataError("no secure sum is under way at this site: it was never opened, or is over")
     session = Session.from_text(to_bytes(kept["session"]))
     if to_bytes(_array(asked.words, "id", (keys.KEY,))) != session.id:
         raise DataError("the server asks about another secure sum than the one that is under way at this site")
-    _same(session, asked)
+    _same(session, asked, member)
     return session
 
 
-def _same(session: Session, asked: Asked) -> None:
-    if session.about != asked.about:
-        raise DataError("the secure sum is said to be about another round or feature space than the request is about")
+def _same(session: Session, asked: Asked, member: Member) -> None:
+    if session.about != protocol.bound(asked.about, member.terms):
+        raise DataError(
+            "the secure sum is said to be about another round, method or feature space than the request is about"
+        )
 
 
 def _introduced(session: Session, member: Member, words: Arrays) -> dict[str, Introduction]:

@@ -47,6 +47,7 @@ def secure_sum(
     peers: Mapping[str, Peer],
     quorum: int,
     fraction: int,
+    terms: str,
     tolerate: bool,
     tick: Tick,
 ) -> Sum:
@@ -60,7 +61,8 @@ def secure_sum(
     if strange:
         raise DataError(f"a secure sum needs the public key of every client, and {strange[0]!r} has none")
     about, content = _in_common(asked.values())
-    session = Session.new(about, content, purpose, {name: peers[name] for name in asked}, quorum, fraction)
+    asking = protocol.bound(about, terms), content, purpose
+    session = Session.new(*asking, {name: peers[name] for name in asked}, quorum, fraction)
     post = _Post(asked)
 
     opened = _Answers(lambda site, data: masking.read_opening(session, site, read(data, "its opening")[0]), tolerate)

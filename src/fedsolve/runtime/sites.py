@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsolve import codec, disk, methods
 from fedsolve.arrays import Arrays
@@ -27,11 +27,14 @@ from fedsolve.data.federation import Client, Federation, check_name
 from fedsolve.data.reading import Reading
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, FedsolveError, ParameterError, plain, unknown
+from fedsolve.errors import DataError, FedsolveError, ParameterError, brief, plain, unknown
 from fedsolve.features import fitting, maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.method import Method
 from fedsolve.model import Model
+from fedsolve.privacy.account import LARGEST_EPSILON
+from fedsolve.privacy.budget import Budget
+from fedsolve.privacy.noise import Noise
 from fedsolve.privacy.policy import OWN, Policy, Refusal
 from fedsolve.runtime import splits
 from fedsolve.runtime.agreement import Agreement, agreement, check_terms
@@ -40,8 +43,12 @@ from fedsolve.runtime.fitting import NAME as FITTING
 from fedsolve.runtime.fitting import Fitting
 from fedsolve.texts import read_json
 
+if TYPE_CHECKING:
+    from fedsolve.privacy.protocol import Member
+
 VERSION = metadata.version("fedsolve")
 LONGEST_TEXT = 20_000_000  # characters of a description: more than all names that it may tell take
+KEYS, VAULTS, SPENT = "keys", "secure", "spent.json"  # in the folder of a site's state
 KEPT_RUNS = 3  # folders of private state that a site keeps
 _RUN = re.compile(r"[0-9A-Za-z]{1,32}")  # names of runs become names of folders
 
@@ -61,10 +68,27 @@ class Job:
     test: float | str = OWN  # where it is a share, sites with another one refuse to answer
     version: str = VERSION  # of fedsolve at the server
     identity: str = ""  # of the features; `identified` fills it in
+    quorum: int = 0  # of the secure sums that replies are added up in; 0: the server sees each reply
+    noise: Mapping[str, Any] = field(default_factory=dict)  # the fields of `fedsolve.Noise`; empty: there is none
+
+    def __post_init__(self) -> None:
+        if type(self.quorum) is not int or self.quorum < 0 or not isinstance(self.noise, Mapping):
+            raise ParameterError(f"a job has a quorum and noise; got {brief(self.quorum)} and {brief(self.noise)}")
+        if self.noise:
+            self.noisy()
 
     def create(self) -> Method:
         """The method with its parameters, for whoever wrote the job."""
         return methods.create(self.method, self.set)
+
+    def noisy(self) -> Noise | None:
+        """The noise that hides single records, where there is any."""
+        try:
+            return Noise(**self.noise) if self.noise else None
+        except TypeError as error:
+            raise ParameterError(
+                f"noise has {', '.join(each.name for each in fields(Noise))}; got {brief(self.noise)}"
+            ) from error
 
     def identified(self) -> Job:
         """The same job with the identity of its features, which are opened here; for whoever wrote it."""
@@ -179,6 +203,14 @@ class Host(Protocol):
         """The method that the job names, as it can be had here."""
         ...
 
+    def member(self, terms: str) -> Member:
+        """What it brings along to secure sums, on these terms; refused where it has no keys."""
+        ...
+
+    def spend(self, mu: float) -> None:
+        """Note that a reply with noise goes out, or refuse it."""
+        ...
+
 
 # --- agreement ---
 
@@ -214,6 +246,7 @@ class FileSite:
     model: str = ""  # the network of the users' own that jobs may name, package.module:factory
     policy: Policy = field(default_factory=Policy)
     reading: Reading = field(default_factory=Reading)  # which columns of its table are what
+    keys: Path | None = None  # the folder of its keys for secure sums
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
@@ -222,8 +255,9 @@ class FileSite:
             if not isinstance(config.get(key), str) or not config[key]:
                 raise DataError(f'the node\'s configuration lacks {key}="..."; it has {", ".join(config) or "nothing"}')
         places = str(config.get("features", "")), str(config.get("model", ""))
-        rules = Policy.of(config), Reading.of(config)
-        return cls(config["client"], config["data"], Path(config["state"]), *places, *rules)
+        rules, keys = (Policy.of(config), Reading.of(config)), str(config.get("keys", ""))
+        state = Path(config["state"])
+        return cls(config["client"], config["data"], state, *places, *rules, Path(keys) if keys else None)
 
     def account(self) -> dict[str, object]:
         """The split, once something was answered from it."""
@@ -235,10 +269,17 @@ class FileSite:
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
-        self.policy.admit("" if job.method == FITTING else job.method, job.features)
+        self._admit(job)
         table, features = self._rows(job), self._features(job)
         task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
         return Description(self.name, VERSION, task, len(table.labels))
+
+    def _admit(self, job: Job) -> None:
+        """Refuse a job that the policy does not allow. Noise that the server adds is none to the site."""
+        noise = job.noisy()
+        epsilon = noise.epsilon if noise and noise.by == "sites" else None
+        method = "" if job.method == FITTING else job.method
+        self.policy.admit(method, job.features, quorum=job.quorum, epsilon=epsilon)
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test.
@@ -246,7 +287,7 @@ class FileSite:
         Refused is what its policy does not allow: a split that the server asks for, a second split of the same data,
         too few training samples, too few of a class.
         """
-        self.policy.admit("" if job.method == FITTING else job.method, job.features)
+        self._admit(job)
         self.policy.check_test(job.test)
         features, rows, test = self._features(job), self._rows(job), self.policy.test
         check_terms(task, rows.task, self.name)
@@ -259,7 +300,8 @@ class FileSite:
         if features != maps.Identity():
             table = table.with_features(features)
         client = table.owned_by(self.name, seed=self.policy.split_seed, test=test).clients[self.name]
-        sums = job.method != FITTING and self.method(job).closed_form
+        seen = not job.quorum and not job.noise  # so that the server sees its sums as they are
+        sums = seen and job.method != FITTING and self.method(job).closed_form
         self.policy.check_samples(client.train, table.target, common.columns if sums else None)
         splits.admit(self.state, self._split, self.policy)
         return common, client
@@ -269,6 +311,20 @@ class FileSite:
         if job.method == FITTING:
             return replace(Fitting(**job.set), told_from=self.policy.min_cell)
         return methods.restored(job.method, job.set, model=self.model)
+
+    def member(self, terms: str) -> Member:
+        """Its keys and those it has pinned, in its folder."""
+        if self.keys is None:
+            raise DataError("it has no keys for secure sums; there, `fedsolve deploy join` makes them")
+        from fedsolve.privacy.credentials import IDENTITY, PEERS
+
+        files = self.keys / IDENTITY, self.keys / PEERS
+        return _member(self.name, *files, quorum=self.policy.quorum, data=self._split.data, terms=terms)
+
+    def spend(self, mu: float) -> None:
+        """Into its own account of these data, up to its own limit."""
+        limit = LARGEST_EPSILON if self.policy.epsilon_max is None else self.policy.epsilon_max
+        Budget(self.state / SPENT, limit).spend(self._split.data, mu)
 
     def _features(self, job: Job) -> maps.FeatureMap:
         """The map of the site's own setting, else the job's, if that takes words alone.
@@ -354,6 +410,23 @@ class SplitSite:
         """The method of the job, whose writer is on this machine."""
         return job.create()
 
+    def member(self, terms: str) -> Member:
+        """Keys that were made for the run."""
+        from fedsolve.privacy.credentials import PEERS
+
+        folder = self.state / KEYS
+        return _member(self.name, folder / f"{self.name}.key", folder / PEERS, terms=terms)
+
+    def spend(self, mu: float) -> None:
+        """Nothing: whoever asks has the data."""
+
+
+def _member(name: str, identity: Path, peers: Path, **words: Any) -> Member:
+    from fedsolve.privacy.credentials import read_identity, read_peers  # need a package that not everybody has
+    from fedsolve.privacy.protocol import Member
+
+    return Member(name, read_identity(identity), read_peers(peers), **words)
+
 
 # --- what a site does ---
 
@@ -368,33 +441,61 @@ def assumption(task: str, request: Bytes) -> str:
     return hashlib.sha256(task.encode() + b"\0" + request).hexdigest()
 
 
-def respond(site: Host, job: Job, common: Task, data: Bytes, run: str) -> Bytes:
-    """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it."""
+def terms(job: str, task: str) -> str:
+    """The digest of what all sites are told beside a request: the texts of the job and of the task."""
+    return hashlib.sha256(job.encode() + b"\0" + task.encode()).hexdigest()
+
+
+def respond(site: Host, job: Job, common: Task, data: Bytes, run: str, told: str = "") -> Bytes:
+    """The answer of a site to a request. What it remembers between requests of a run, and its model, stay with it.
+
+    `told` are the terms that a secure sum is bound to.
+    """
     method, request = site.method(job), Request.read(data)
     task, client = site.client(job, common)
     # The first update starts from nothing; what an answer for another task left behind is no memory.
-    memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, run)
-    memory, answer = handle(method, task, client, memory, request)
+    memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, job, run)
+    member = site.member(told) if job.quorum else None
+
+    def act(kept: Arrays) -> tuple[Arrays, tuple[Memory, Bytes]]:
+        before = memory and replace(memory, secure=kept)
+        after, answer = handle(
+            method, task, client, before, request, member=member, noise=job.noisy(), spend=site.spend, kept=kept
+        )
+        return after.secure, (replace(after, secure={}), answer)
+
+    if member is None:
+        _, (memory, answer) = act({})
+    else:
+        from fedsolve.runtime import vault  # needs a package that not everybody has
+
+        memory, answer = vault.using(site.state / VAULTS / site.name, act)
     if memory.model is not None:
         folder = disk.private_folder(site.state / "models")
         Model(method, task, memory.model, site.name).save(folder / f"{site.name}.safetensors")
-    codec.write_file(_memory(site, run), memory.arrays(with_model=False))
+    codec.write_file(_memory(site, job, run), memory.arrays(with_model=False))
     return answer
 
 
 def forget(site: Host) -> None:
-    """Remove the private state of all but the last few runs."""
+    """Remove the private state of all but the last few runs, and secrets of a secure sum that came to nothing."""
+    if (vaults := site.state / VAULTS / site.name).exists():
+        from fedsolve.runtime import vault
+
+        vault.forget(vaults)
     runs = sorted((site.state / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
     for path in runs[:-KEPT_RUNS]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _recall(site: Host, run: str) -> Memory | None:
-    path = _memory(site, run)
+def _recall(site: Host, job: Job, run: str) -> Memory | None:
+    path = _memory(site, job, run)
     return Memory.from_arrays(codec.read_file(path)[0]) if path.exists() else None
 
 
-def _memory(site: Host, run: str) -> Path:
+def _memory(site: Host, job: Job, run: str) -> Path:
+    """Where a site remembers: apart for the rounds in which a map is fitted, which come before a run's own."""
     if not _RUN.fullmatch(run):
         raise DataError(f"a run is called by up to 32 letters and digits; got {run[:40]!r}")
-    return disk.private_folder(site.state / "runs" / run) / f"{site.name}.safetensors"
+    kind = f"-{FITTING}" if job.method == FITTING else ""
+    return disk.private_folder(site.state / "runs" / run) / f"{site.name}{kind}.safetensors"

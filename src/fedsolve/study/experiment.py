@@ -217,10 +217,10 @@ def execute(
             "--runtime local and without --ledger"
         )
     noise = noise_of(settings)
-    if noise is not None and (settings.runtime != "local" or ledger is not None):
+    if noise is not None and ledger is not None:
         raise ParameterError(
-            "--epsilon is for --runtime local and without --ledger: a ledger keeps what clients send as it is, and "
-            "takes single clients out again"
+            "--epsilon is without --ledger: a ledger keeps what clients send as it is, and takes single clients out "
+            "again"
         )
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
@@ -234,7 +234,7 @@ def execute(
     alone = settings.alone if settings.alone is not None else method.closed_form
     with _kept(ledger, method, federation.task, settings.seed) as on_reply, _told_by_result():
         if settings.runtime == "flower":
-            result = _simulated(settings, method, progress, on_reply)
+            result = _simulated(settings, method, progress, on_reply, secure, noise)
         else:
             result = run(
                 method,
@@ -276,8 +276,6 @@ def _secure(settings: Settings, ledger: Path | None) -> Secure | None:
         if settings.quorum is not None:
             raise ParameterError("--quorum is the fewest clients in a secure sum: give it together with --secure")
         return None
-    if settings.runtime != "local":
-        raise ParameterError("--secure is for --runtime local so far")
     if ledger is not None:
         raise ParameterError("--ledger keeps every client's reply, which nobody sees under --secure: leave one of them")
     from fedsolve.privacy import keys as keys  # says what to install where it cannot be loaded
@@ -344,7 +342,14 @@ def _federation(text: str) -> Federation:
     return split_of(settings, _mapped(settings)[0])
 
 
-def _simulated(settings: Settings, method: Method, progress: Progress | None, on_reply: Witness | None) -> Result:
+def _simulated(
+    settings: Settings,
+    method: Method,
+    progress: Progress | None,
+    on_reply: Witness | None,
+    secure: Secure | None,
+    noise: Noise | None,
+) -> Result:
     offline.switch_off()
     from fedsolve.runtime import flower
     from fedsolve.runtime.sites import Job
@@ -355,7 +360,10 @@ def _simulated(settings: Settings, method: Method, progress: Progress | None, on
     fitted = load().task.features
     is_fitted = fitting.unfitted(settings.features) or fitting.numbered(str(fitted))
     features = str(fitted) if is_fitted else settings.features
-    job = Job(settings.method, parameters.values(method), features, settings.seed, settings.test)
+    job = Job(
+        settings.method, parameters.values(method), features, settings.seed, settings.test,
+        quorum=secure.quorum if secure else 0, noise=asdict(noise) if noise else {},
+    )  # fmt: skip
     participation, every = settings.participation, settings.eval_every
     return flower.simulate(
         job, load, participation=participation, evaluate_every=every, progress=progress, on_reply=on_reply

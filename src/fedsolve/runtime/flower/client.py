@@ -28,6 +28,7 @@ from fedsolve.runtime.sites import (
     opening,
     respond,
     shared_text,
+    terms,
     to_text,
 )
 
@@ -133,7 +134,7 @@ def _respond(site: Host, message: Message, run: str, record: _Record) -> RecordD
     data = unpacked(message.content)
     request = Request.read(data)
     record.asked(what=request.kind, round=request.round, seed=request.seed)
-    answer = respond(site, job, task, data, run)
+    answer = respond(site, job, task, data, run, terms(str(head["job"]), str(head["task"])))
     record.sends(answer)
     return RecordDict({"body": packed(answer)})
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve import disk, parameters
 from fedsolve.data.target import target_words
 from fedsolve.data.task import Task
-from fedsolve.errors import FedsolveError, plain
+from fedsolve.errors import FedsolveError, ParameterError, plain
 from fedsolve.features import fitting, maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
@@ -27,8 +27,12 @@ from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
+from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Witness
 from fedsolve.runtime.sites import Job, Rules, agreed
+
+if TYPE_CHECKING:
+    from fedsolve.privacy.keys import Peer
 
 Keeping = Callable[[Method, Task], AbstractContextManager[Witness]]  # who is told of the replies of such a run
 
@@ -55,17 +59,29 @@ def serve(
     *,
     scratch: Path | None = None,
     keeping: Keeping | None = None,
+    peers: Mapping[str, Peer] | None = None,
 ) -> tuple[Outcome, Task, Method]:
     """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
 
-    Early answers wait below `scratch`; without it there are none. `keeping` says who is told of each reply.
+    Early answers wait below `scratch`; without it, and under a secure sum, there are none. `keeping` says who is told
+    of each reply. `peers` are the sites' public keys for secure sums, where the job asks for them.
     """
+    if job.quorum and keeping:
+        raise ParameterError("under a secure sum nobody sees a site's reply: nothing can be kept of each")
+
+    noise = job.noisy()
+    if noise is not None:
+        noise.check_shared(job.quorum)
+
+    def gathering(transport: FlowerTransport) -> Secure | None:
+        return Secure(job.quorum, peers=peers or {}, terms=transport.terms) if job.quorum else None
+
     with ExitStack() as stack:
         method, opening = job.create(), None
         fit = Fitting(job.features) if fitting.unfitted(job.features) else None
         first = replace(job, method=fit.name, set=parameters.values(fit), features="identity") if fit else job
         first = first.identified()
-        if scratch is not None and fit is None:
+        if scratch is not None and fit is None and not job.quorum and not job.noise:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
             opening = Opening.of(method, first, rules, Path(folder))
         nodes, descriptions, early, absent = meet(grid, first, rules, say, opening)
@@ -84,17 +100,17 @@ def serve(
             say(f"at most {method.rounds} rounds; each starts a new process at every site, which takes seconds")
         if fit:
             say(f"{fit.rounds} rounds more fit {fit.features}")
-            fitted = _fitted(
-                fit, task, FlowerTransport(grid, nodes, first, task, rules.timeout), job, least, say, progress
-            )
+            way = FlowerTransport(grid, nodes, first, task, rules.timeout)
+            fitted = _fitted(fit, task, way, gathering(way), job, least, say, progress)
             job = replace(job, features=fitted)
             task = replace(task, features=maps.parse(fitted))
         job = job.identified()
         keep = stack.enter_context(keeping(method, task)) if keeping else None
+        transport = FlowerTransport(grid, nodes, job, task, rules.timeout, early)
         outcome = drive(
             method,
             task,
-            FlowerTransport(grid, nodes, job, task, rules.timeout, early),
+            transport,
             seed=job.seed,
             participation=rules.participation,
             tolerate=True,
@@ -102,6 +118,8 @@ def serve(
             progress=progress,
             evaluate_every=rules.evaluate_every or method.rounds,
             on_reply=keep,
+            gathering=gathering(transport),
+            noise=noise,
         )
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
@@ -109,7 +127,14 @@ def serve(
 
 
 def _fitted(
-    fit: Fitting, task: Task, transport: FlowerTransport, job: Job, least: int, say: Say, progress: Progress | None
+    fit: Fitting,
+    task: Task,
+    transport: FlowerTransport,
+    gathering: Secure | None,
+    job: Job,
+    least: int,
+    say: Say,
+    progress: Progress | None,
 ) -> str:
     """The specification of the features with the map in it that the sites fitted."""
     outcome = drive(
@@ -121,7 +146,8 @@ def _fitted(
         min_clients=least,
         progress=progress,
         evaluate=False,
-        on_reply=lambda client, reply: fit.look(reply, task),
+        on_reply=None if gathering else lambda client, reply: fit.look(reply, task),
+        gathering=gathering,
     )
     for name, reason in sorted(outcome.failed.items()):
         say(f"left out while features were fitted: {name}: {reason}")
@@ -142,7 +168,9 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
         out = Path(str(config["out"]))
         disk.private_folder(out.parent)
         keeping = keeps(config, job)
-        outcome, task, method = serve(grid, job, rules, _log.info, _reporter(), scratch=status.parent, keeping=keeping)
+        outcome, task, method = serve(
+            grid, job, rules, _log.info, _reporter(), scratch=status.parent, keeping=keeping, peers=_peers(config, job)
+        )
         result_of(outcome, task, method, job, rules, time.perf_counter() - started).save(out)
         end = {"out": str(out)}
     except FedsolveError as error:
@@ -151,6 +179,14 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
     except (OSError, ArithmeticError) as error:
         end = {"error": f"{type(error).__name__}: {error}"}
     disk.write_bytes(status, json.dumps(end).encode())
+
+
+def _peers(config: Mapping[str, Any], job: Job) -> dict[str, Peer] | None:
+    if not job.quorum:
+        return None
+    from fedsolve.privacy.credentials import read_peers  # needs a package that not everybody has
+
+    return read_peers(Path(str(config["peers"])))
 
 
 def _reporter() -> Progress:
@@ -169,12 +205,20 @@ def _reporter() -> Progress:
 
 def result_of(outcome: Outcome, task: Task, method: Method, job: Job, rules: Rules, seconds: float) -> Result:
     """What the server knows: figures, the global model and its state. Personal models stay at the sites."""
+    noise = job.noisy()
     settings = {
-        **{name: value for name, value in asdict(job).items() if name != "identity"},
+        **{name: value for name, value in asdict(job).items() if name not in ("identity", "quorum", "noise")},
+        **({"secure": True, "quorum": job.quorum} if job.quorum else {}),
+        **({**asdict(noise), "noise": noise.by} if noise else {}),
         "set": parameters.values(method),
         "rounds": method.rounds,
         "runtime": "flower",
         **{item.name: getattr(rules, item.name) for item in fields(rules) if item.name != "keys"},
     }
     data = {"name": "sites", "fingerprint": "", "left_out": dict(outcome.failed)}
-    return outcome.result(method, task, settings=settings, data=data, models={}, seconds=seconds)
+    result = outcome.result(method, task, settings=settings, data=data, models={}, seconds=seconds)
+    if noise is None:
+        return result
+    # Whether digits were lost in noisy sums, nobody can tell by them.
+    told = noise.told(clients=len(result.clients), task=task)
+    return replace(result, warnings=(), privacy={**result.privacy, **told})

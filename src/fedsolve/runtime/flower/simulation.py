@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -36,8 +36,11 @@ from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Witness
-from fedsolve.runtime.sites import Host, Job, Rules, SplitSite
+from fedsolve.runtime.sites import KEYS, Host, Job, Rules, SplitSite
 from fedsolve.threads import cores
+
+if TYPE_CHECKING:
+    from fedsolve.privacy.keys import Peer
 
 
 def simulate(
@@ -59,18 +62,21 @@ def simulate(
     federation = load()
     names = tuple(sorted(federation.clients))
     rules = Rules(names, len(names), 600.0, 3600.0, participation, evaluate_every)
+    peers: dict[str, Peer] = {}
     outcomes: list[tuple[Outcome, Task, Method]] = []
     errors: list[FedsolveError] = []
 
     def act(grid: Grid, context: Context) -> None:
         try:
             keeping = (lambda method, task: nullcontext(on_reply)) if on_reply else None
-            outcomes.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping))
+            outcomes.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping, peers=peers))
         except FedsolveError as error:
             errors.append(error)
 
     with tempfile.TemporaryDirectory(prefix="fedsolve-") as folder:
         state = Path(folder)
+        if job.quorum:
+            peers |= _peers(state / KEYS, names)
         (engine or _ray)(make_server_app(act), make_client_app(partial(split_site, load, state)), len(names))
         if errors:
             raise errors[0]
@@ -85,6 +91,15 @@ def simulate(
         raise DataError(f"client {name!r}: {reason}")
     result = result_of(outcome, task, method, job, rules, time.perf_counter() - started)
     return replace(result, models=models, data={"name": federation.name, "fingerprint": federation.fingerprint})
+
+
+def _peers(folder: Path, names: Sequence[str]) -> dict[str, Peer]:
+    """New keys of clients, in files that their nodes read."""
+    from fedsolve.privacy import credentials  # needs a package that not everybody has
+
+    peers = {name: credentials.made(folder / f"{name}.key").public for name in names}
+    credentials.write_peers(folder / credentials.PEERS, peers)
+    return peers
 
 
 def split_site(load: Callable[[], Federation], state: Path, context: Context) -> Host:

@@ -17,7 +17,7 @@ from fedsolve.errors import DataError
 from fedsolve.progress import Tick
 from fedsolve.runtime.flower.messages import REQUEST, failure, packed, unpacked
 from fedsolve.runtime.inbox import Failure, Inbox
-from fedsolve.runtime.sites import Job, assumption, shared_text, to_text
+from fedsolve.runtime.sites import Job, assumption, shared_text, terms, to_text
 
 IN_FLIGHT = 256_000_000  # bytes that may lie at the SuperLink at once, about
 WINDOW = (4, 64)  # messages in flight, at least and at most, whatever their size
@@ -75,6 +75,11 @@ class FlowerTransport:
         self._largest = 4 * task.width**2  # bytes of an answer: half a Gram matrix, until one is there
         self._measured = False
         self._last: tuple[Bytes, ArrayRecord] | None = None
+
+    @property
+    def terms(self) -> str:
+        """The digest of what all sites are told beside requests."""
+        return terms(self._head["job"], self._head["task"])
 
     def clients(self) -> Sequence[str]:
         """All that agreed; who is gone by now fails when asked."""
