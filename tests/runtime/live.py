@@ -43,11 +43,16 @@ def edit(env: Path, **values: str) -> None:
 
 
 def init_on_free_ports(folder: Path, names: Sequence[str]) -> int:
-    """What `fedsolve deploy init` writes, with ports of this machine that nobody has; that of the server."""
+    """What `fedsolve deploy init --trial` writes, with ports of this machine that nobody has; that of the server.
+
+    Sites also answer in plain, and whatever their sums disclose: samples of tests are few.
+    """
     server, *nodes = free_ports(1 + len(names))
     deploy.init(folder, names, f"127.0.0.1:{server}")
+    deploy.trial(folder)
     for name, port in zip(names, nodes, strict=True):
-        edit(folder / "sites" / name / "site.env", PORT=str(port))
+        rules = {"PRIVACY": "plain", "MAX_PARAMETERS": "", "MAX_LEVERAGE": ""}
+        edit(folder / "sites" / name / "site.env", PORT=str(port), **rules)
     return server
 
 
@@ -154,16 +159,19 @@ class Live:
             kill(process)
 
     def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
-        job = Job(method.name, parameters.values(method), seed=2)
+        job = Job(method.name, parameters.values(method), seed=2, quorum=rules.pop("quorum", 0))
         limits = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
         return fs.Result.load(deploy.run(self.server, job, limits, out, (said if said is not None else []).append))
 
-    def in_process(self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None) -> fs.Result:
+    def in_process(
+        self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None, **options: Any
+    ) -> fs.Result:
         """The same without Flower, on some of the wards."""
         rows = np.isin(self.owner, list(names or self.names))
         path = self.folder / "all.npz"
         np.savez(path, x=self.x[rows], y=self.y[rows], client=self.owner[rows])
-        return fs.run(method, fs.load(str(path)).split("by-client"), seed=2)  # sites split by a seed of their own
+        # Sites split by a seed of their own.
+        return fs.run(method, fs.load(str(path)).split("by-client"), seed=2, **options)
 
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))

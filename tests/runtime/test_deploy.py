@@ -100,7 +100,8 @@ def test_a_site_starts_with_the_careful_rules_and_its_node_is_told_them(trial: P
 
     site = trial / "sites" / "ward-a"
     settings = deploy.read_env(site / "site.env")
-    assert Policy.of({name.lower(): value for name, value in settings.items()}) == Policy()
+    found = Policy.of({name.lower(): value for name, value in settings.items()})
+    assert found == Policy()  # but for what `init_on_free_ports` says
     assert (settings["TEST"], settings["SPLIT_SEED"], settings["ALLOW_SPLITS"]) == ("0.2", "0", "no")
     edit(site / "site.env", TEST="0.25", MIN_CLASS="9", DEADLINE="")
     node = tmp_path / "bin" / "flower-supernode"  # in place of Flower's command: it says what it was told, once
@@ -476,6 +477,22 @@ def test_a_real_federation_gives_the_models_of_one_process(live: Live, tmp_path:
     if name in GRADIENT:
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedsolve[torch]'")
     same_models(live, create(name, REAL[name]), tmp_path / "out")
+
+
+@pytest.mark.timeout(900)
+def test_a_real_federation_in_secure_sums(live: Live, tmp_path: Path) -> None:
+    """Real processes at every site give the bits of a secure run in one process, and the server no figure of a site."""
+    method = fs.FedHiP(beta=1.0)
+    result = live.run(method, tmp_path / "out", quorum=3)
+    reference = live.in_process(method, secure=fs.Secure())
+    assert arrays.same(result.state, reference.state)
+    for name in live.names:
+        model = fs.load_model(live.site(name) / "state" / "models" / f"{name}.safetensors")
+        assert arrays.same(model.arrays, reference.models[name].arrays)
+        audit = (live.site(name) / "state" / "audit.jsonl").read_text()
+        assert all(f'"what": "{kind}"' in audit for kind in ("open", "mask", "unmask"))
+    assert result.privacy["secure"] and result.accuracy.mean is None
+    assert result.accuracy.pooled == reference.accuracy.pooled
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Secure sums and noise at sites with files of their own, by Flower's apps: results, standards, attacks, what is left."""
+"""Secure sums and noise at sites with files of their own, by Flower's apps: results, standards, attacks, traces."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_nothing_is_kept_of_each_reply_and_no_answer_comes_with_the_hello(tmp_pa
     nodes = keyed(wards(tmp_path), tmp_path)
     grid = InProcessGrid(make_client_app(), nodes)
     with pytest.raises(ParameterError, match="nobody sees a site's reply"):
-        serve(grid, job_of(AFL), Rules(), print, peers=peers_of(tmp_path), keeping=lambda *_: None)  # type: ignore[arg-type,return-value]
+        serve(grid, job_of(AFL), Rules(), print, peers=peers_of(tmp_path), keeping=lambda *_: None)  # type: ignore[arg-type]
     grid.keys = {node: config["client"].encode() for node, config in nodes.items()}
     names = {config["client"]: config["client"] for config in nodes.values()}
     rules = Rules(tuple(names), keys=names, wait=2.0, timeout=5.0)
@@ -276,7 +276,7 @@ def test_what_is_spent_on_the_same_data_adds_up_to_the_sites_limit(tmp_path: Pat
     served(nodes, tmp_path, job)
     with pytest.raises(DataError, match=r"would have spent epsilon 1\.8.* its limit is 1.5"):
         served(nodes, tmp_path, job)
-    with pytest.raises(DataError, match="it spends epsilon 1.5 at most; the server asks for 2"):
+    with pytest.raises(DataError, match=r"it spends epsilon 1\.5 at most; the server asks for 2"):
         served(nodes, tmp_path, job_of(AFL, 3, features="unit", noise=noisy(epsilon=2.0, honest=3)), wait=0.2)
 
 

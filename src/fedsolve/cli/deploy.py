@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ import typer
 from fedsolve.cli.options import check_place
 from fedsolve.cli.show import print_groups, print_warnings
 from fedsolve.cli.text import size
-from fedsolve.errors import DataError
+from fedsolve.errors import DataError, ParameterError
+from fedsolve.runtime.gather import Secure
 from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
@@ -29,14 +31,76 @@ def deploy_init_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
     sites: Annotated[str, typer.Option(help="The names of the sites, as in ward-a,ward-b,ward-c.")],
     address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach the server.")],
+    trial: Annotated[
+        bool, typer.Option("--trial", help="For a trial on one machine: also make all sites' keys, and pin them.")
+    ] = False,
 ) -> None:
-    """Write a federation's files: server, sites, Flower app, trial certificates, key pairs, start scripts, proxy."""
+    """Write a federation's files: server, sites, Flower app, trial certificates, start scripts, proxy.
+
+    Keys of sites are made at the sites, by `fedsolve deploy join`.
+    """
     from fedsolve import deploy
 
     deploy.init(folder, [name.strip() for name in sites.split(",") if name.strip()], address)
+    if trial:
+        deploy.trial(folder)
     typer.echo(
         f"{folder}/server is the server's, {folder}/sites/NAME each site's; {folder}/README.txt says what is next"
     )
+
+
+@app.command("join")
+def deploy_join_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The site's folder, as in sites/ward-a.")],
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Pin the keys of all sites, from the server's peers.json.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """At a site: make its keys, and a card for the server; with --peers, pin the keys of the other sites.
+
+    Before secure sums, all sites compare the fingerprint of what they pinned by telephone, not by way of the server.
+    """
+    from fedsolve import deploy
+    from fedsolve.privacy.credentials import roster_fingerprint
+
+    card = deploy.join(folder)
+    if peers is None:
+        typer.echo(f"{card.name}: keys are in {folder}, and stay there")
+        typer.echo(f"give {folder / 'card.json'} to the server; fingerprint {card.peer.fingerprint}")
+        return
+    pinned = deploy.pin(folder, peers)
+    for name, peer in sorted(pinned.items()):
+        typer.echo(f"{peer.fingerprint}  {name}{'  (this site)' * (name == card.name)}")
+    typer.echo(f"pinned {len(pinned)} sites; all sites must read the same: {roster_fingerprint(pinned)}")
+
+
+@app.command("add")
+def deploy_add_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="What `deploy join` wrote at the sites.")],
+) -> None:
+    """At the server: let sites in by their cards. Then give peers.json to all sites, for `deploy join --peers`."""
+    from fedsolve import deploy
+    from fedsolve.privacy.credentials import PEERS, roster_fingerprint
+
+    known = deploy.add(folder, cards)
+    typer.echo(f"{', '.join(sorted(known))}: fingerprint of all together {roster_fingerprint(known)}")
+    typer.echo(f"give {folder / PEERS} to every site, for `fedsolve deploy join DIR --peers {PEERS}`")
+
+
+@app.command("remove")
+def deploy_remove_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
+    name: Annotated[str, typer.Argument(metavar="SITE", help="The name of the site.")],
+) -> None:
+    """At the server: expect a site no longer, and forget its keys."""
+    from fedsolve import deploy
+
+    deploy.remove(folder, name)
+    typer.echo(f"{name} is no longer expected, and its keys are gone; a SuperLink that runs forgets them when it stops")
 
 
 @app.command("check")
@@ -96,9 +160,34 @@ def deploy_run_command(
             show_default=False,
         ),
     ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option(
+            "--secure/--plain",
+            help="Whether replies are added up under masks, so that the server sees sums alone. Default: from three "
+            "sites on.",
+            show_default=False,
+        ),
+    ] = None,
+    quorum: Annotated[
+        int | None, typer.Option(help="The fewest sites in a secure sum. Default: 3.", show_default=False)
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Sites hide single records by noise of this epsilon; see docs/noise.md.", show_default=False),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The delta of the noise.")] = 1e-5,
+    honest: Annotated[
+        int, typer.Option(help="In a secure sum: by how many sites the noise is shared that tell nobody their share.")
+    ] = 1,
+    target_bound: Annotated[
+        float | None,
+        typer.Option(help="With noise, where numbers are predicted: the size they are clipped to.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a method on the sites. Figures and the global model come here; personal models stay at the sites."""
     from fedsolve import deploy, methods, parameters
+    from fedsolve.privacy.noise import Noise
     from fedsolve.privacy.policy import OWN
     from fedsolve.result import Result
     from fedsolve.runtime.sites import Job, Rules
@@ -107,25 +196,50 @@ def deploy_run_command(
     check_place(out)
     methods.method_class(method)  # sites look it up by its name, so it must be of the catalogue
     instance = method_of(Settings(method=method, set=assignments(assign or []), rounds=rounds))
-    job = Job(method, parameters.values(instance), features, seed, OWN if test is None else share_of(test))
     rules = Rules((), min_clients, wait, timeout, participation, eval_every, exclude=tuple(exclude or ()))
+    least = _quorum(secure, quorum, len(set(deploy.sites_of(folder)) - set(rules.exclude)))
+    noise = None if epsilon is None else Noise(epsilon, delta, honest=honest, target_bound=target_bound)
+    job = Job(
+        method, parameters.values(instance), features, seed, OWN if test is None else share_of(test),
+        quorum=least, noise=asdict(noise) if noise else {},
+    )  # fmt: skip
     network = next(iter(parameters.imported(instance).values()), "")
     _show_sites(Result.load(deploy.run(folder, job, rules, out, typer.echo, ledger), model=network), out)
+
+
+def _quorum(secure: bool | None, quorum: int | None, sites: int) -> int:
+    """The fewest sites in a secure sum; 0, where sums are asked for as they are."""
+    from fedsolve.privacy.graph import LEAST
+
+    if secure is None:
+        secure = quorum is not None or sites >= LEAST
+    if not secure:
+        if quorum is not None:
+            raise ParameterError("--quorum is the fewest sites in a secure sum: leave it out, or --plain")
+        return 0
+    return Secure(LEAST if quorum is None else quorum).quorum
 
 
 def _show_sites(result: Result, saved: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsolve import shown
     from fedsolve.metrics import words
 
     console = Console(highlight=False)
     metric = result.main
-    table = Table("site", "train", "test", words.title(metric), "global", box=None, pad_edge=False)
-    for name, site in result.clients.items():
-        figures = (words.text(metric, each.get(metric)) for each in (site.metrics, site.shared_metrics))
-        table.add_row(name, str(site.train), str(site.test), *figures)
-    console.print(table)
+    if result.privacy.get("secure"):
+        spread = result.metrics.get(metric)
+        pooled = words.text(metric, spread.pooled if spread else None)
+        console.print(shown.gathered(result.privacy), markup=False, soft_wrap=True)
+        console.print(f"{words.title(metric)} on all test samples together: {pooled}", markup=False)
+    else:
+        table = Table("site", "train", "test", words.title(metric), "global", box=None, pad_edge=False)
+        for name, site in result.clients.items():
+            figures = (words.text(metric, each.get(metric)) for each in (site.metrics, site.shared_metrics))
+            table.add_row(name, *("" if n is None else str(n) for n in (site.train, site.test)), *figures)
+        console.print(table)
     for name, reason in result.data.get("left_out", {}).items():
         console.print(f"left out: {name}: {reason}", markup=False, soft_wrap=True)
     print_warnings(console, result.warnings)

@@ -5,6 +5,23 @@ Flower carries the messages; this package writes its configuration and calls its
 
 from fedsolve.deploy.check import Inspection, check
 from fedsolve.deploy.files import env_text, init, read_env
-from fedsolve.deploy.run import make_server_app, register, run
+from fedsolve.deploy.join import Card, add, join, pin, remove, trial
+from fedsolve.deploy.run import make_server_app, register, run, sites_of
 
-__all__ = ["Inspection", "check", "env_text", "init", "make_server_app", "read_env", "register", "run"]
+__all__ = [
+    "Card",
+    "Inspection",
+    "add",
+    "check",
+    "env_text",
+    "init",
+    "join",
+    "make_server_app",
+    "pin",
+    "read_env",
+    "register",
+    "remove",
+    "run",
+    "sites_of",
+    "trial",
+]

@@ -114,21 +114,39 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 def public_pem(path: Path) -> str:
     """The public key in a file of OpenSSH's format, as PEM: so Flower knows it."""
     try:
-        key = s.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
+        line = path.read_bytes()
+    except OSError as error:
         raise DataError(f"{path} is not a public key: {error}") from error
+    return check_public(line.decode(errors="replace"), str(path))
+
+
+def check_public(line: str, whose: str) -> str:
+    """A public key in OpenSSH's format, as PEM; refused where it is none."""
+    try:
+        key = s.load_ssh_public_key(line.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DataError(f"{whose} is not a public key: {error}") from error
     return key.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def public_half(path: Path) -> str:
     """The public half of the private key in a file, as PEM; refuses keys that Flower does not take."""
+    return _private(path).public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def public_line(path: Path) -> str:
+    """The same in OpenSSH's format, a line."""
+    return _private(path).public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode()
+
+
+def _private(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = s.load_ssh_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a password
         raise DataError(f"{path} is not a private key in OpenSSH format without a password ({error})") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise DataError(f"{path} must be an ECDSA key on a NIST curve: ssh-keygen -t ecdsa -b 384")
-    return key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo).decode()
+    return key
 
 
 def fingerprint(pem: str) -> str:

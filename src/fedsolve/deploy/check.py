@@ -28,6 +28,8 @@ from fedsolve.deploy.files import is_local, read_env, split_address
 from fedsolve.deploy.run import search_path
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import fitting, maps
+from fedsolve.privacy import credentials
+from fedsolve.privacy.credentials import IDENTITY, PEERS
 from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.sites import VERSION
@@ -70,6 +72,7 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
     looks: list[tuple[str, Callable[[], str]]] = [
         ("version", lambda: _check_version(settings.get("VERSION", VERSION))),
         ("key", lambda: _check_key(folder)),
+        ("peers", lambda: _check_peers(folder, settings)),
         ("certificate", lambda: _check_authority(folder / "ca.crt")),
         ("server", lambda: _check_server(settings["SUPERLINK"], folder / "ca.crt")),
         ("port", lambda: _check_port(int(settings["PORT"]))),
@@ -102,7 +105,7 @@ def _check_version(server: str) -> str:
 def _check_key(folder: Path) -> str:
     path, public = folder / "node.key", folder / "node.pub"
     if not path.is_file():
-        raise DataError(f"{path} is missing; whoever ran `fedsolve deploy init` has it, or make a new pair")
+        raise DataError(f"{path} is missing: fedsolve deploy join {folder} makes it, and a card for the server")
     pem = certificates.public_half(path)
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise DataError(f"others on this machine can read {path}: chmod 600 {path}")
@@ -110,6 +113,21 @@ def _check_key(folder: Path) -> str:
         raise DataError(f"{public} is not the public half of {path}; the server knows another key")
     digest = certificates.fingerprint(pem)
     return f"a private key that only its owner can read; its public half has the SHA-256 {digest}"
+
+
+def _check_peers(folder: Path, settings: Mapping[str, str]) -> str:
+    """The keys for secure sums, by fingerprints, to compare with other sites by telephone."""
+    if not (folder / IDENTITY).exists() or not (folder / PEERS).exists():
+        lacks = f"fedsolve deploy join {folder}" + " --peers FILE" * (folder / IDENTITY).exists()
+        if Policy.of({name.lower(): value for name, value in settings.items()}).privacy == "plain":
+            return f"no keys are pinned, so that it takes part in no secure sum: {lacks}"
+        raise DataError(f"it answers in secure sums alone, and has no keys for them pinned: {lacks}")
+    own, peers = credentials.read_identity(folder / IDENTITY).public, credentials.read_peers(folder / PEERS)
+    name = settings["NAME"]
+    if peers.get(name) != own:
+        raise DataError(f"{folder / PEERS} has another key for this site than {folder / IDENTITY}; join and pin again")
+    each = "; ".join(f"{other} {peer.fingerprint}" for other, peer in sorted(peers.items()))
+    return f"{len(peers)} pinned; all sites must read the same: {credentials.roster_fingerprint(peers)} ({each})"
 
 
 def _check_authority(path: Path) -> str:

@@ -7,34 +7,37 @@ import re
 import shlex
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 
 from fedsolve import disk
 from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
+from fedsolve.privacy.graph import LEAST
 from fedsolve.privacy.policy import Policy
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import VERSION
 from fedsolve.texts import read_env as read_env
 
+DEPLOYED = Policy(max_parameters=0.33, max_leverage=0.9)  # where sums are seen as they are: as DataSHIELD has it
 NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 APP = ("pyproject.toml", "fedsolve_app/__init__.py", "fedsolve_app/server.py", "fedsolve_app/client.py")
 
 
 def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000) -> None:
-    """Write all that a federation needs: a folder for the server, one for each site, trial certificates and keys.
+    """Write what a federation begins with: a folder for the server, one for each site, and trial certificates.
 
     `address` is where sites reach the server. On another machine than localhost that is a proxy, and the SuperLink
-    itself listens on port `inner` of localhost.
+    itself listens on port `inner` of localhost. Keys of sites are made at the sites; see `join`. From three sites on
+    they answer in secure sums alone, until their owners say otherwise.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     init(Path(place) / "trial", ["ward-a", "ward-b"], "fed.example.org:443")
-    ...     sorted(path.name for path in Path(place, "trial", "sites", "ward-a").iterdir())
-    ['ca.crt', 'node.key', 'node.pub', 'site.env', 'start.sh']
+    ...     init(Path(place) / "fed", ["ward-a", "ward-b"], "fed.example.org:443")
+    ...     sorted(path.name for path in Path(place, "fed", "sites", "ward-a").iterdir())
+    ['ca.crt', 'site.env', 'start.sh']
     """
     host, _ = split_address(address)
     for name in sites:
@@ -56,12 +59,8 @@ def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000)
     write(folder / "server" / "server.key", certificates.key_text(server_key), secret=True)
     _write_server(folder / "server", sites, address, inner)
     for number, name in enumerate(sites):
-        private, public = certificates.node_pair()
-        write(folder / "server" / "keys" / f"{name}.pub", public)
         write(folder / "sites" / name / "ca.crt", authority)
-        write(folder / "sites" / name / "node.key", private, secret=True)
-        write(folder / "sites" / name / "node.pub", public)
-        _write_site(folder / "sites" / name, name, address, NODE_PORT + number)
+        _write_site(folder / "sites" / name, name, address, NODE_PORT + number, len(sites))
 
 
 def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) -> None:
@@ -76,10 +75,11 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
         write(folder / "app" / file, template(f"app/{file}"))
 
 
-def _write_site(folder: Path, name: str, address: str, port: int) -> None:
+def _write_site(folder: Path, name: str, address: str, port: int, sites: int) -> None:
     settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
     table = dict.fromkeys(("LABEL", "DROP", "PERSON", "TASK", "DATE_AS", "ENCODING"), "")  # which column is what
-    rules = {item.name.upper(): _setting(item.default) for item in fields(Policy)}
+    policy = replace(DEPLOYED, privacy="secure" if sites >= LEAST else "plain")
+    rules = {item.name.upper(): _setting(getattr(policy, item.name)) for item in fields(Policy)}
     write(folder / "site.env", env_text({**settings, **table, "PORT": str(port), "VERSION": VERSION, **rules}))
     write(folder / "start.sh", template("site/start.sh", switches=_exports()), script=True)
 

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 from fedsolve import disk
 from fedsolve.deploy.certificates import public_pem
 from fedsolve.deploy.files import read_env, template, write
-from fedsolve.errors import DataError
+from fedsolve.deploy.join import known_peers
+from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import fitting
+from fedsolve.privacy.credentials import PEERS
 from fedsolve.runtime.offline import SWITCHES
 from fedsolve.runtime.sites import Job, Rules
 
@@ -65,10 +67,16 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     job.create()  # refuses what can be refused before anybody is asked
     fitting.check(job.features)
     settings, here = read_env(folder / "server.env"), folder.resolve()
-    sites = rules.sites or tuple(name for name in settings.get("SITES", "").split(",") if name)
     if not rules.sites:
-        _say_who_is_not_named(folder, sites, say)
-    rules = replace(rules, sites=sites)  # refuses to leave out whom nobody knows
+        _say_who_is_not_named(folder, sites_of(folder), say)
+    rules = replace(rules, sites=rules.sites or sites_of(folder))  # refuses to leave out whom nobody knows
+    if job.quorum:
+        if ledger:
+            raise ParameterError(
+                "a ledger keeps every site's reply, which nobody sees in a secure sum: leave out --ledger, or ask "
+                "sites that allow it for their sums as they are, --plain"
+            )
+        _check_peers(folder, rules.expected)
     host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
     started = time.monotonic()
     while not is_open(host, port):
@@ -88,6 +96,8 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
         values = {"job": json.dumps(asdict(job)), "rules": rules_text, "out": str(out), "status": str(status)}
         if ledger:
             values["ledger"] = str(ledger.resolve())
+        if job.quorum:
+            values["peers"] = str(here / PEERS)
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
         command = ["flwr", "run", str(here / "app"), LINK, "--stream", "--run-config", str(config)]
         _stream(command, environment, (host, port), say)
@@ -114,6 +124,22 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def sites_of(folder: Path) -> tuple[str, ...]:
+    """The sites that a server's folder names."""
+    return tuple(name for name in read_env(folder / "server.env").get("SITES", "").split(",") if name)
+
+
+def _check_peers(folder: Path, sites: Sequence[str]) -> None:
+    """Refuse a secure sum with a site whose keys for it the server does not have."""
+    known = known_peers(folder)
+    missing = [name for name in sites if name not in known]
+    if missing:
+        raise DataError(
+            f"the keys for secure sums of {', '.join(missing)} are not in {folder / PEERS}: each site makes them with "
+            "`fedsolve deploy join`, and `fedsolve deploy add` takes its card in; or ask for sums as they are, --plain"
+        )
 
 
 def _say_who_is_not_named(folder: Path, sites: Sequence[str], say: Say) -> None:

@@ -26,7 +26,7 @@ while :; do
   flower-supernode --isolation process --superexec-auth-secret-file "$FLWR_HOME/secret" \
     --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
     --auth-supernode-private-key "$here/node.key" --host 127.0.0.1 --port "$PORT" \
-    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\" $rules" &
+    --node-config "client=\"$NAME\" data=\"$DATA\" state=\"$STATE\" features=\"$FEATURES\" model=\"$MODEL\" keys=\"$here\" $rules" &
   child=$!
   wait "$child"
   echo "the node of $NAME ended; next try in 5 s" >&2

@@ -1,0 +1,149 @@
+"""Keys that are made where they are used: a site makes its own, shows its card, and pins those of its peers.
+
+at a site     join   makes keys, and a card of their public halves, which goes to the server
+at the server add    takes cards in: who may connect, and one file with the keys of all
+at a site     pin    takes that file in, once its fingerprint was compared with the other sites by telephone
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsolve import disk
+from fedsolve.deploy import certificates
+from fedsolve.deploy.files import NAME, env_text, read_env, write
+from fedsolve.errors import DataError, brief, unknown
+from fedsolve.privacy import credentials
+from fedsolve.privacy.credentials import IDENTITY, PEERS
+from fedsolve.privacy.keys import Peer
+from fedsolve.texts import read_json
+
+CARD = "card.json"  # in a site's folder: what its owner gives to the server's
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a site tells the server of itself: its name, the key of its node, and its keys for secure sums."""
+
+    name: str
+    node: str  # in OpenSSH's format
+    peer: Peer
+
+    def to_text(self) -> str:
+        """The card as a text, which `from_text` reads; nothing in it is secret."""
+        words = {"format": FORMAT, "name": self.name, "node": self.node, **credentials.to_words(self.peer)}
+        return json.dumps(words, indent=1) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, whose: str) -> Card:
+        """The inverse of `to_text`, for texts that anybody may have written."""
+        content = read_json(text, whose)
+        words = content if isinstance(content, dict) and content.get("format") == FORMAT else {}
+        name, node = words.get("name"), words.get("node")
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name == "global" or not isinstance(node, str):
+            raise DataError(
+                f"{whose} is not the card of a site, as `fedsolve deploy join` writes it; got {brief(content)}"
+            )
+        certificates.check_public(node, whose)
+        return cls(name, node, credentials.of_words(words, whose))
+
+
+def join(folder: Path) -> Card:
+    """At a site: make its keys, where it has none, and write its card beside them."""
+    name = read_env(folder / "site.env").get("NAME", "")
+    if not NAME.fullmatch(name):
+        raise DataError(f"{folder / 'site.env'} does not say the site's NAME; it came with `fedsolve deploy init`")
+    private, public = folder / "node.key", folder / "node.pub"
+    if not private.exists():
+        secret, shown = certificates.node_pair()
+        write(private, secret, secret=True)
+        write(public, shown)
+    card = Card(name, certificates.public_line(private), credentials.made(folder / IDENTITY).public)
+    write(folder / CARD, card.to_text())
+    return card
+
+
+def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
+    """At the server: let the sites of these cards in; the keys of all sites that are known now.
+
+    Another key of a site that is known is refused, and nothing is changed then.
+    """
+    settings, known = read_env(folder / "server.env"), known_peers(folder)
+    found = [Card.from_text(_read(path), str(path)) for path in cards]
+    names = [card.name for card in found]
+    if len(set(names)) != len(names):
+        raise DataError(f"two cards are of one site; got {', '.join(names)}")
+    after = {**known, **{card.name: card.peer for card in found}}
+    credentials.check_pinned(known, after)
+    for card in found:
+        place = folder / "keys" / f"{card.name}.pub"
+        if place.exists() and certificates.public_pem(place) != certificates.check_public(card.node, card.name):
+            raise DataError(f"{card.name!r} is known by another node key; `fedsolve deploy remove` takes it away first")
+    for card in found:
+        write(folder / "keys" / f"{card.name}.pub", card.node + "\n")
+    credentials.write_peers(folder / PEERS, after)
+    _expect(folder, settings, [*_sites(settings), *(name for name in names if name not in _sites(settings))])
+    return after
+
+
+def remove(folder: Path, name: str) -> None:
+    """At the server: expect a site no longer, and forget its keys."""
+    settings, known = read_env(folder / "server.env"), known_peers(folder)
+    key = folder / "keys" / f"{name}.pub"
+    if name not in _sites(settings) and name not in known and not key.exists():
+        raise unknown("site", name, _sites(settings))
+    _expect(folder, settings, [site for site in _sites(settings) if site != name])
+    credentials.write_peers(folder / PEERS, {site: peer for site, peer in known.items() if site != name})
+    key.unlink(missing_ok=True)
+
+
+def pin(folder: Path, path: Path) -> dict[str, Peer]:
+    """At a site: take the public keys of all sites in. Its own is among them, and none that was pinned may change."""
+    name, peers = read_env(folder / "site.env").get("NAME", ""), credentials.read_peers(path)
+    own = credentials.read_identity(folder / IDENTITY).public
+    if peers.get(name) != own:
+        told = peers[name].fingerprint if name in peers else "none"
+        raise DataError(
+            f"{path} has another key for {name!r}, which is this site ({told} instead of {own.fingerprint}): somebody "
+            f"changed it, or the server has an old card; send it {folder / CARD} again"
+        )
+    before = credentials.read_peers(folder / PEERS) if (folder / PEERS).exists() else {}
+    credentials.check_pinned(before, peers)
+    credentials.write_peers(folder / PEERS, peers)
+    return peers
+
+
+def trial(folder: Path) -> None:
+    """For a trial on one machine: do at all sites of a new federation, and at its server, what each would do itself."""
+    sites = sorted((folder / "sites").iterdir())
+    for site in sites:
+        join(site)
+    add(folder / "server", [site / CARD for site in sites])
+    for site in sites:
+        pin(site, folder / "server" / PEERS)
+
+
+def known_peers(folder: Path) -> dict[str, Peer]:
+    """The keys of sites for secure sums that a server knows; none where no card was added yet."""
+    path = folder / PEERS
+    return credentials.read_peers(path) if path.exists() else {}
+
+
+def _sites(settings: Mapping[str, str]) -> list[str]:
+    return [name for name in settings.get("SITES", "").split(",") if name]
+
+
+def _expect(folder: Path, settings: Mapping[str, str], sites: Sequence[str]) -> None:
+    text = env_text({**settings, "SITES": ",".join(sites)})
+    disk.write_bytes(folder / "server.env", text.encode(), public=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
