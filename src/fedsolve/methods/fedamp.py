@@ -13,7 +13,8 @@ on the round, and so are sigma, alpha and lam; the ratios alpha/sigma and lam/al
 keeps 1 - sum_j xi_ij from being negative, as it is near the start, where all distances are zero: what a client takes
 from others is scaled down to 1 - 1/N where it is more, so that its own model never weighs less than an even share.
 alpha is small by default: the nearest models are often those that have hardly moved, and who takes much of them stays
-behind with them. The authors' constants are not known here; the pull, lam/alpha, is FedProx's default.
+behind with them. The authors' constants are not known here. The pull is weak for the same reason, lam/alpha = 0.1: on
+training samples of Fashion-MNIST that were held back it did better than 0.3.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class FedAMP(Apart, Method):
 
     alpha: float = parameters.number(0.001, "how much of other models is sent, in mean squared distances", low=0)
     sigma: float = parameters.number(1.0, "how far models listen to each other, in mean squared distances", low=1e-6)
-    lam: float = parameters.number(0.001, "over alpha: strength of the pull towards what was sent", low=0)
+    lam: float = parameters.number(0.0001, "over alpha: strength of the pull towards what was sent", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
