@@ -32,6 +32,7 @@ pytest.importorskip("cryptography")
 
 from fedsolve.privacy import packing
 from fedsolve.privacy.protocol import Member
+from fedsolve.privacy.reconstruct import compare, reconstruct
 
 CLOSED_FORM = ("afl", "fedhip", "fedprior", "apfl", "glm", "mixed", "fedacnnl", "deepafl")
 TORCH = importlib.util.find_spec("torch") is not None
@@ -423,6 +424,43 @@ def _read_anyhow(words: Array, layout: arrays.Layout) -> dict[str, Array]:
     """As if it were no mask: integers of more than a word are nothing but their low one."""
     floats = tuple((name, "<f8", shape) for name, _, shape in layout)
     return packing.unpack(words, floats, 60)
+
+
+def test_rows_come_back_from_plain_statistics_and_from_nothing_of_a_secure_run() -> None:
+    """The attack of `fedsolve disclose`: all rows of a client from its plain sums, none from its part or the sum."""
+    rng = np.random.default_rng(0)
+    parts = {}
+    for i in range(8):  # 12 rows of each, fewer than features; 96 of all, more
+        labels = rng.integers(3, size=12)
+        parts[f"c{i}"] = {"train": (np.maximum(rng.normal(size=(12, 80)), 0.0), labels)}
+    federation = fs.Federation.from_arrays(parts, classes=3)
+    method = fs.AFL(intercept=False)
+    told: dict[str, Arrays] = {}
+    fs.run(method, federation, on_reply=lambda client, reply: told.update({client: reply}))
+    trial = Trial(method, federation)
+    trial.run()
+    layout = arrays.layout(told["c0"])
+    masked = {client: codec.read(answer) for kind, client, answer in reversed(trial.seen) if kind == "mask"}
+    total = {name: sum(reply[name] for reply in told.values()) for name in told["c0"]}
+    for client, reply in told.items():
+        train = federation.clients[client].train
+        guess = reconstruct(fs.Moments.from_arrays(reply))
+        assert guess is not None
+        found = compare(train.inputs, train.labels, guess)
+        assert (found.exact, found.labels) == (1.0, 1.0)
+        said, head = masked[client]
+        assert packing.from_text(head["layout"]) == layout
+        seen = _read_anyhow(said["masked"], layout)
+        seen["count"] = reply["count"]  # suppose that the server knows how many there are
+        for view in (seen, total):
+            moments = fs.Moments.from_arrays({name: view[name].astype(reply[name].dtype) for name in reply})
+            with np.errstate(all="ignore"):
+                assert reconstruct(moments, turns=300, starts=1) is None
+        gram = fs.Moments.from_arrays({**reply, "triangle": seen["triangle"]}).gram  # ... and the labels, too
+        values, vectors = np.linalg.eigh(gram / np.abs(gram).max())
+        rows = np.sqrt(np.maximum(values[-12:], 0.0))[:, None] * vectors[:, -12:].T
+        cosines = np.abs(rows @ train.inputs.T) / np.outer(*(np.linalg.norm(x, axis=1) for x in (rows, train.inputs)))
+        assert cosines.max() < 0.6
 
 
 def test_what_a_server_reads_off_plain_statistics_it_cannot_read_off_secure_ones() -> None:

@@ -338,3 +338,46 @@ def test_another_key_of_a_known_site_is_refused_and_a_new_site_is_not(tmp_path: 
         credentials.check_pinned({"a": one}, {"a": other})
     both = credentials.roster_fingerprint({"a": one, "b": other})
     assert both != credentials.roster_fingerprint({"b": one, "a": other})
+
+
+# --- tables ---
+
+
+def table_job(**words: Any) -> Job:
+    return job_of(fs.FedHiP(), features="columns", **words)
+
+
+def test_columns_of_tables_are_fitted_in_secure_sums(tmp_path: Path) -> None:
+    """The map of a plain run, from sums alone: levels are named beforehand, and how many rows have them is not."""
+    from tests.runtime.test_fitting import served as plainly
+    from tests.runtime.test_tables import wards as tables
+
+    _, wanted, *_ = plainly(tables(tmp_path), fs.FedHiP(), "columns")
+    hellos: list[dict[str, Any]] = []
+
+    def note(node: int, question: Message, answer: Message) -> Message:
+        head = answer.content.config_records.get("head")
+        if head and "description" in head:
+            hellos.append(json.loads(json.loads(str(head["description"]))["words"]))
+        return answer
+
+    nodes = keyed(tables(tmp_path), tmp_path)
+    grid = InProcessGrid(make_client_app(), nodes, note)
+    rules = Rules(wait=5.0, timeout=20.0)
+    outcome, task, _ = serve(grid, table_job(), rules, lambda line: None, peers=peers_of(tmp_path))
+    assert not outcome.failed and len(outcome.clients) == 3
+    assert hellos[0]["sex"] == [2, ["f", "m"]] and hellos[0]["age"] == [1, []]
+    assert task.columns == wanted.columns
+    for found, part in zip(task.features.parts, wanted.features.parts, strict=True):  # type: ignore[attr-defined]
+        for name, value in vars(part).items() if hasattr(part, "__dict__") else asdict(part).items():
+            assert getattr(found, name) == (pytest.approx(value, rel=1e-13) if isinstance(value, float) else value)
+
+
+def test_a_level_that_few_rows_have_is_named_by_nobody(tmp_path: Path) -> None:
+    from tests.runtime.test_tables import wards as tables
+
+    nodes = keyed(tables(tmp_path, min_cell="200"), tmp_path)
+    grid = InProcessGrid(make_client_app(), nodes)
+    rules = Rules(wait=5.0, timeout=20.0)
+    outcome, task, _ = serve(grid, table_job(), rules, lambda line: None, peers=peers_of(tmp_path))
+    assert task.columns == ("age", "age (empty)", "pulse") and not outcome.failed

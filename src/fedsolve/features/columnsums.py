@@ -49,7 +49,7 @@ def counted(cells: Cells, cell: int = 1) -> Arrays:
         "kinds": np.array(kinds, dtype=np.uint8),
         "counts": np.array(counts, dtype=np.int64),
         "sums": exact.rows(sums),
-        **_packed(levels),
+        **with_levels(levels),
     }
 
 
@@ -91,13 +91,13 @@ def added(left: Arrays, right: Arrays) -> dict[str, NDArray[np.generic]]:
         raise DataError(f"cannot add: {sorted(left.keys() ^ right.keys())} are on one side only")
     if "squares" in left:
         return {"squares": exact.added(left["squares"], right["squares"])}
-    levels = Counter(_unpacked(left)) + Counter(_unpacked(right))
+    levels = Counter(levels_in(left)) + Counter(levels_in(right))
     return {
         "rows": np.array(left["rows"] + right["rows"]),
         "kinds": left["kinds"] | right["kinds"],
         "counts": left["counts"] + right["counts"],
         "sums": exact.added(left["sums"], right["sums"]),
-        **_packed(levels),
+        **with_levels(levels),
     }
 
 
@@ -119,7 +119,7 @@ def check(reply: Arrays, columns: int) -> None:
     if not np.isfinite(reply["sums"]).all():
         raise DataError("it tells sums that are not finite")
     per_column = np.zeros(columns, dtype=np.int64)
-    for (place, _), number in _unpacked(reply).items():
+    for (place, _), number in levels_in(reply).items():
         if not (0 <= place < columns and 0 < number <= rows):
             raise DataError("it tells levels that no rows have")
         per_column[place] += number
@@ -135,7 +135,7 @@ _FIRST = {
 _SECOND = {"squares": ("<f8", 2)}
 
 
-def _packed(levels: Mapping[tuple[int, str], int]) -> dict[str, NDArray[np.generic]]:
+def with_levels(levels: Mapping[tuple[int, str], int]) -> dict[str, NDArray[np.generic]]:
     """Levels as arrays, sorted by column and text; texts are bytes, one behind the other."""
     order = sorted(levels)
     texts = [text.encode() for _, text in order]
@@ -147,8 +147,8 @@ def _packed(levels: Mapping[tuple[int, str], int]) -> dict[str, NDArray[np.gener
     }
 
 
-def _unpacked(told: Arrays) -> Found:
-    """The levels in arrays of `_packed`."""
+def levels_in(told: Arrays) -> Found:
+    """The levels in arrays of `with_levels`."""
     places, counts, lengths = (told[f"levels/{name}"].tolist() for name in ("columns", "counts", "lengths"))
     texts = told["levels/texts"].tobytes()
     if not len(places) == len(counts) == len(lengths) or min(lengths, default=1) < 1 or sum(lengths) != len(texts):
@@ -186,7 +186,7 @@ def fitted(names: Sequence[str], total: Arrays, squares: Arrays, cell: int) -> C
     # A mean of equal numbers may be off by its last bit, and then they have a deviation.
     scale = np.where(deviation > 4 * EPS * np.abs(origin), deviation, 0.0).tolist()
     levels: list[dict[str, int]] = [{} for _ in names]
-    for (place, text), number in _unpacked(total).items():
+    for (place, text), number in levels_in(total).items():
         levels[place][text] = number
     parts: list[Part] = []
     for place, name in enumerate(names):

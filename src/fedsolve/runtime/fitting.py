@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from fedsolve import parameters
-from fedsolve.arrays import Array, Arrays, take, under
+from fedsolve.arrays import Array, Arrays, Float, take, under
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.features import clusters, columns, columnsums, maps, patches
+from fedsolve.features import clusters, columns, columnsums, maps, patches, vocabulary
 from fedsolve.features.cells import Cells
 from fedsolve.features.patches import Recipe
 from fedsolve.laws import Law
@@ -110,10 +110,7 @@ class _Columns:
         cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
         if "origin" not in message:
             return columnsums.counted(cells, self.told_from)
-        origin = message["origin"]
-        if origin.shape != (len(cells.names),) or origin.dtype != np.float64 or not np.isfinite(origin).all():
-            raise DataError(f"{columns.NAME}: the means that were sent are not those of {len(cells.names)} columns")
-        return columnsums.squared(cells, origin)
+        return columnsums.squared(cells, _origin(message, cells))
 
     def look(self, reply: Arrays, width: int) -> None:
         columnsums.check(reply, width)
@@ -131,7 +128,53 @@ class _Columns:
         return str(columnsums.fitted(known, take("total", state), {"squares": state["squares"]}, self.cell))
 
 
-def _stages(text: str, told_from: int = 1) -> Stages:
+@dataclass(frozen=True)
+class _Told:
+    """The same from sums alone, with the levels that clients named beforehand."""
+
+    cell: int
+    words: str
+    fold: Fold = "sum"
+    rounds: int = columnsums.ROUNDS
+
+    @property
+    def vocabulary(self) -> vocabulary.Words:
+        return vocabulary.words(self.words)
+
+    def check(self, inputs: tuple[int, ...]) -> None:
+        _Columns(self.cell, 1).check(inputs)
+
+    def message(self, state: Arrays) -> Arrays:
+        return _Columns(self.cell, 1).message(state)
+
+    def told(self, message: Arrays, inputs: Any) -> Arrays:
+        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
+        if "origin" not in message:
+            return vocabulary.counted(cells, self.vocabulary)
+        return vocabulary.squared(cells, _origin(message, cells))
+
+    def look(self, reply: Arrays, width: int) -> None:
+        """Nobody sees a reply; their sum is looked at."""
+
+    def advance(self, state: Arrays, replies: Arrays) -> Arrays:
+        if "squares" in replies:
+            return {**state, "squares": replies["squares"][:, None]}
+        total = vocabulary.total(self.vocabulary, replies)
+        return {**under("total", total), "origin": columnsums.means(total)}
+
+    def fitted(self, state: Arrays, names: Sequence[str]) -> str:
+        return _Columns(self.cell, 1).fitted(state, names)
+
+
+def _origin(message: Arrays, cells: Cells) -> Float:
+    """The means that were sent, which must be those of the columns."""
+    origin = message["origin"]
+    if origin.shape != (len(cells.names),) or origin.dtype != np.float64 or not np.isfinite(origin).all():
+        raise DataError(f"{columns.NAME}: the means that were sent are not those of {len(cells.names)} columns")
+    return origin
+
+
+def _stages(text: str, told_from: int = 1, words: str = "") -> Stages:
     """How the map that a specification begins with is fitted; refuses what sites cannot fit."""
     first, *rest = maps.parts(text)
     recipe, cell = patches.unfitted(first), columns.unfitted(first)
@@ -140,7 +183,9 @@ def _stages(text: str, told_from: int = 1) -> Stages:
             f"sites fit one map in a run, patches:... or columns, and it stands first; got {text[:80]!r}: give others "
             "fitted, as the features of a model of such a run are written"
         )
-    return _Patches(recipe) if recipe is not None else _Columns(cast(int, cell), told_from)
+    if recipe is not None:
+        return _Patches(recipe)
+    return _Told(cast(int, cell), words) if words else _Columns(cast(int, cell), told_from)
 
 
 @dataclass(frozen=True)
@@ -155,6 +200,7 @@ class Fitting(Method):
 
     features: str = parameters.text("patches", "the map to be fitted, first of those that follow it", _stages)
     told_from: int = parameters.number(1, "rows from which on a client names a level", low=1, integer=True)
+    words: str = parameters.text("", "levels of a table's columns that clients named beforehand, for secure sums")
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -162,7 +208,22 @@ class Fitting(Method):
     @property
     def stages(self) -> Stages:
         """How its map is fitted."""
-        return _stages(self.features, self.told_from)
+        return _stages(self.features, self.told_from, self.words)
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether levels must be named before what clients tell can be added up."""
+        return isinstance(self.stages, _Columns)
+
+    def with_words(self, told: Mapping[str, str], task: Task) -> Fitting:
+        """The same with the levels that clients named."""
+        names = task.feature_names or [str(place + 1) for place in range(task.inputs[0])]
+        return replace(self, words=vocabulary.joined(told, names))
+
+    def named(self, inputs: Any) -> str:
+        """What a client names beforehand of its columns."""
+        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
+        return vocabulary.named(cells, self.told_from)
 
     @property
     def rounds(self) -> int:

@@ -103,10 +103,12 @@ class Description:
     version: str
     task: Task  # as its data alone pose it
     samples: int
+    words: str = ""  # levels of its columns, where they must be known before sums can be added under masks
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not isinstance(self.version, str) or not isinstance(self.task, Task):
+        texts = isinstance(self.version, str) and isinstance(self.words, str)
+        if not texts or not isinstance(self.task, Task):
             raise DataError(
                 f"version and task must be a text and a task; got {self.version!r:.50} and {self.task!r:.50}"
             )
@@ -272,7 +274,12 @@ class FileSite:
         self._admit(job)
         table, features = self._rows(job), self._features(job)
         task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
-        return Description(self.name, VERSION, task, len(table.labels))
+        return Description(self.name, VERSION, task, len(table.labels), self._words(job, table))
+
+    def _words(self, job: Job, table: Table) -> str:
+        """Levels that enough rows have, by name, for a map that is fitted in secure sums."""
+        fit = self.method(job) if job.method == FITTING and job.quorum else None
+        return fit.named(table.inputs) if isinstance(fit, Fitting) and fit.needs_words else ""
 
     def _admit(self, job: Job) -> None:
         """Refuse a job that the policy does not allow. Noise that the server adds is none to the site."""

@@ -79,7 +79,7 @@ def serve(
     with ExitStack() as stack:
         method, opening = job.create(), None
         fit = Fitting(job.features) if fitting.unfitted(job.features) else None
-        first = replace(job, method=fit.name, set=parameters.values(fit), features="identity") if fit else job
+        first = _fit_job(job, fit) if fit else job
         first = first.identified()
         if scratch is not None and fit is None and not job.quorum and not job.noise:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedsolve-", dir=scratch))
@@ -100,6 +100,10 @@ def serve(
             say(f"at most {method.rounds} rounds; each starts a new process at every site, which takes seconds")
         if fit:
             say(f"{fit.rounds} rounds more fit {fit.features}")
+            if job.quorum and fit.needs_words:
+                told = {name: descriptions[name].words for name in nodes if name in descriptions}
+                fit = fit.with_words(told, task)
+                first = _fit_job(job, fit).identified()
             way = FlowerTransport(grid, nodes, first, task, rules.timeout)
             fitted = _fitted(fit, task, way, gathering(way), job, least, say, progress)
             job = replace(job, features=fitted)
@@ -124,6 +128,11 @@ def serve(
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
     return replace(outcome, failed={**absent, **left_out, **outcome.failed}), task, method
+
+
+def _fit_job(job: Job, fit: Fitting) -> Job:
+    """The job of fitting a map, before the method's own; noise is for the method's sums."""
+    return replace(job, method=fit.name, set=parameters.values(fit), features="identity", noise={})
 
 
 def _fitted(
