@@ -441,7 +441,7 @@ def test_rows_come_back_from_plain_statistics_and_from_nothing_of_a_secure_run()
     trial.run()
     layout = arrays.layout(told["c0"])
     masked = {client: codec.read(answer) for kind, client, answer in reversed(trial.seen) if kind == "mask"}
-    total = {name: sum(reply[name] for reply in told.values()) for name in told["c0"]}
+    total = {name: np.sum([reply[name] for reply in told.values()], axis=0) for name in told["c0"]}
     for client, reply in told.items():
         train = federation.clients[client].train
         guess = reconstruct(fs.Moments.from_arrays(reply))

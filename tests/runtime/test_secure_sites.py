@@ -61,7 +61,8 @@ def served(
     nodes: Nodes, folder: Path, job: Job, spoil: Callable[..., Any] | None = None, **rules: Any
 ) -> tuple[Outcome, InProcessGrid]:
     grid = InProcessGrid(make_client_app(), nodes, spoil)
-    limits = Rules(**{"wait": 2.0, "timeout": 5.0, **rules})
+    sites = tuple(sorted(config["client"] for config in nodes.values()))
+    limits = Rules(**{"sites": sites, "wait": 60.0, "timeout": 5.0, **rules})
     return serve(grid, job, limits, lambda line: None, scratch=folder, peers=peers_of(folder))[0], grid
 
 
@@ -129,7 +130,7 @@ def test_secrets_of_a_sum_that_came_to_nothing_are_gone_when_the_next_run_begins
     path = tmp_path / "ward-a" / "secure" / "ward-a" / vault.FILE
     assert {"key", "seed"} <= codec.read_file(path)[0].keys()
     with pytest.raises(DataError, match="asks for its sums as they are"):
-        served(nodes, tmp_path, job_of(AFL, quorum=0), wait=0.2)
+        served(nodes, tmp_path, job_of(AFL, quorum=0))
     served(nodes, tmp_path, job_of(AFL))
     assert codec.read_file(path)[0].keys() == {"seen", "journal"}
 
@@ -144,7 +145,7 @@ def kind_of(message: Message) -> str:
 def test_a_site_that_answers_in_secure_sums_alone_refuses_plain_ones(tmp_path: Path) -> None:
     nodes = keyed(wards(tmp_path), tmp_path)
     with pytest.raises(DataError, match="answers under a secure sum alone"):
-        served(nodes, tmp_path, job_of(AFL, quorum=0), wait=0.2)
+        served(nodes, tmp_path, job_of(AFL, quorum=0))
     lines = (tmp_path / "ward-a" / "audit.jsonl").read_text().splitlines()
     assert lines and all("secure sum alone" in json.loads(line)["refused"] for line in lines)
     assert not (tmp_path / "ward-a" / "runs").exists()
@@ -153,7 +154,7 @@ def test_a_site_that_answers_in_secure_sums_alone_refuses_plain_ones(tmp_path: P
 def test_the_quorum_is_the_sites(tmp_path: Path) -> None:
     nodes = keyed(wards(tmp_path, 5), tmp_path, quorum="5")
     with pytest.raises(DataError, match="secure sums of at least 5 sites; the server asks for sums of 3"):
-        served(nodes, tmp_path, job_of(AFL), wait=0.2)
+        served(nodes, tmp_path, job_of(AFL))
     served(nodes, tmp_path, job_of(AFL, quorum=5))
 
 
@@ -277,13 +278,13 @@ def test_what_is_spent_on_the_same_data_adds_up_to_the_sites_limit(tmp_path: Pat
     with pytest.raises(DataError, match=r"would have spent epsilon 1\.8.* its limit is 1.5"):
         served(nodes, tmp_path, job)
     with pytest.raises(DataError, match=r"it spends epsilon 1\.5 at most; the server asks for 2"):
-        served(nodes, tmp_path, job_of(AFL, 3, features="unit", noise=noisy(epsilon=2.0, honest=3)), wait=0.2)
+        served(nodes, tmp_path, job_of(AFL, 3, features="unit", noise=noisy(epsilon=2.0, honest=3)))
 
 
 def test_noise_that_the_server_adds_is_none_to_a_site_that_wants_noise(tmp_path: Path) -> None:
     nodes = keyed(wards(tmp_path), tmp_path, privacy="noisy", features="unit")
     with pytest.raises(DataError, match="it answers with noise alone"):
-        served(nodes, tmp_path, job_of(AFL, 0, features="unit", noise=noisy(by="server")), wait=0.2)
+        served(nodes, tmp_path, job_of(AFL, 0, features="unit", noise=noisy(by="server")))
 
 
 def test_noise_that_sites_share_needs_a_sum_of_so_many(tmp_path: Path) -> None:

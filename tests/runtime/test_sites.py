@@ -51,7 +51,7 @@ def test_what_is_told_holds_no_values(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,pulse,label", "123456,2,well", "3,4,ill")
     text = sites.to_text(site.describe(JOB))
     assert "123456" not in text
-    assert set(json.loads(text)) == {"name", "version", "task", "samples"}
+    assert set(json.loads(text)) == {"name", "version", "task", "samples", "words"}
 
 
 def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.features import maps
+from fedsolve.privacy.policy import Refusal
 from fedsolve.runtime import audit
 from fedsolve.runtime.client import Request
 from fedsolve.runtime.deadline import limit
@@ -154,15 +155,16 @@ def _reply(message: Message, context: Context, find: Callable[[Context], Host], 
     except Exception as error:
         if not (record.keeps_back(error) if record else isinstance(error, FedsolveError | OSError)):
             raise
-        return failure(message, context, record.refuses(error) if record else str(error))
+        reason = record.refuses(error) if record else str(error)
+        return failure(message, context, reason, final=isinstance(error, Refusal))
     return Message(content, reply_to=message)
 
 
-def failure(message: Message, context: Context, reason: str) -> Message:
-    """The reply of a site that gives none, with its reason."""
+def failure(message: Message, context: Context, reason: str, *, final: bool = True) -> Message:
+    """The reply of a site that gives none, with its reason; `final` where it would say the same if asked again."""
     client = str(context.node_config.get("client", ""))
-    content = RecordDict({"failure": ConfigRecord({"reason": reason, "client": client, "version": VERSION})})
-    return Message(content, reply_to=message)
+    words = {"reason": reason, "client": client, "version": VERSION, "final": final}
+    return Message(RecordDict({"failure": ConfigRecord(dict(words))}), reply_to=message)
 
 
 def _too_late(record: _Record) -> Callable[[str], None]:

@@ -129,6 +129,7 @@ class _Guest:
     description: Description | None = None
     name: str = ""  # as it says, or as its key says
     reason: str = ""  # why it could not answer
+    final: bool = False  # whether it would say so again: its own rules forbid it
     version: str = VERSION
     asked: float = 0.0
     early: Early | Failure | None = None  # what it answered to the first request
@@ -161,7 +162,7 @@ class _Greeter:
             if self._opening and key not in self._names:
                 continue
             guest = self.guests.setdefault(node, _Guest(key, name=self._names.get(key, "") if self._opening else ""))
-            busy = guest.description or guest.early or guest.identity is not None
+            busy = guest.description or guest.early or guest.identity is not None or guest.final
             if busy or (guest.asked and time.monotonic() - guest.asked <= AGAIN):
                 continue
             flight = sum(guest.identity is not None for guest in self.guests.values())
@@ -208,6 +209,7 @@ class _Greeter:
             record = None if reply.has_error() else reply.content.config_records.get("failure")
             if record:
                 guest.name, guest.version = str(record.get("client", "")), str(record.get("version", ""))
+                guest.final = record.get("final") is True
         else:
             head = reply.content.config_records["head"]
             description: Description = from_text(Description, str(head["description"]))
@@ -253,7 +255,8 @@ def _by_name(guests: Mapping[int, _Guest], rules: Rules) -> tuple[dict[str, tupl
         elif guest.version != VERSION:
             refused[name] = guest.reason or f"it has fedsolve {guest.version}, the server {VERSION}"
         elif guest.description is None:
-            continue
+            if guest.final and name:
+                refused[name] = guest.reason
         elif guest.name != name:
             refused[name] = f"its node says that it is site {guest.name!r}"
         elif name in sites:
