@@ -40,3 +40,12 @@ def test_what_is_refused_before_data_are_read(settings: Settings, words: str, mo
 def test_a_ledger_takes_no_noise(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="without --ledger"):
         execute(Settings(epsilon=1.0, features="unit"), ledger=tmp_path / "l.ledger")
+
+
+def test_noise_that_clients_share_is_said(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    words = ("run", "--features", "unit", "--method", "afl", "--epsilon", "4", "--honest", "3", "--no-alone")
+    answer = command(*words, "--secure", "--clients", "4", "--out", "run")
+    assert "sites, who share it: in every sum at least 3 must tell nobody their part" in answer.out
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["privacy"]["honest"] == 3
+    assert "hides nothing where the server sees" in command(*words).err

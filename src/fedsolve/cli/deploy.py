@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsolve.cli.options import check_place
-from fedsolve.cli.show import print_groups, print_warnings
+from fedsolve.cli.show import print_groups, print_warnings, promise
 from fedsolve.cli.text import size
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.runtime.gather import Secure
@@ -243,6 +243,8 @@ def _show_sites(result: Result, saved: Path) -> None:
     for name, reason in result.data.get("left_out", {}).items():
         console.print(f"left out: {name}: {reason}", markup=False, soft_wrap=True)
     print_warnings(console, result.warnings)
+    if result.privacy.get("epsilon") is not None:
+        console.print(promise(result), markup=False, soft_wrap=True)
     print_groups(console, result)
     console.print(
         f"{result.rounds} round{'s' * (result.rounds != 1)}, {size(result.bytes_up)} up, "

@@ -180,6 +180,8 @@ def promise(result: Result) -> str:
     """What the noise of a run promises, and to whom."""
     told = result.privacy
     who = "sites, each to what it sends" if told["by"] == "sites" else "the server, which sees what sites send"
+    if (told["honest"] or 1) > 1:
+        who = f"sites, who share it: in every sum at least {told['honest']} must tell nobody their part"
     return (
         f"noise: epsilon {told['epsilon']:g}, delta {told['delta']:g} for {told['neighbours']}, added by {who}; no "
         f"attack tells members of the sums from others with an area under the curve above "

@@ -122,11 +122,15 @@ def noise_of(settings: Settings) -> Noise | None:
     """
     if settings.epsilon is None:
         usual = Settings()
-        given = [name for name in ("delta", "noise", "target_bound") if getattr(settings, name) != getattr(usual, name)]
+        given = [
+            name
+            for name in ("delta", "noise", "honest", "target_bound")
+            if getattr(settings, name) != getattr(usual, name)
+        ]
         if given:
             raise ParameterError(f"{option_name(given[0])} is for runs with noise: say how much by --epsilon")
         return None
-    return Noise(settings.epsilon, settings.delta, settings.noise, target_bound=settings.target_bound)
+    return Noise(settings.epsilon, settings.delta, settings.noise, settings.honest, settings.target_bound)
 
 
 @contextmanager

@@ -175,6 +175,13 @@ class Settings:
         "Who adds the noise: sites, the default: each to what it sends; server: once, to the sum, by a server that is "
         "trusted with what sites send.",
     )
+    honest: int = _setting(
+        1,
+        WHOLE,
+        "With noise in secure sums: by how many clients of each sum it is shared that tell nobody their share, at most "
+        "the quorum. Default: 1, each adds all of it.",
+        "N",
+    )
     target_bound: float | None = _setting(
         None, NUMBER, "With noise, where numbers are predicted: the size that they are clipped to.", "C"
     )

@@ -163,7 +163,7 @@ def _reply(message: Message, context: Context, find: Callable[[Context], Host], 
 def failure(message: Message, context: Context, reason: str, *, final: bool = True) -> Message:
     """The reply of a site that gives none, with its reason; `final` where it would say the same if asked again."""
     client = str(context.node_config.get("client", ""))
-    words = {"reason": reason, "client": client, "version": VERSION, "final": final}
+    words: dict[str, str | bool] = {"reason": reason, "client": client, "version": VERSION, "final": final}
     return Message(RecordDict({"failure": ConfigRecord(dict(words))}), reply_to=message)
 
 
