@@ -76,4 +76,6 @@ def compare_command(
     with goes_on(), waiting(quiet) as (progress, _):
         compare.compare(runs, out, report_run, progress)
         page = report.write([out], out / "report.html", base.metric)
+    for line in () if quiet else report.sentences(report.sections(report.entries([out]), base.metric or "")):
+        typer.echo(line)
     typer.echo(str(page) if quiet else f"open {page}")

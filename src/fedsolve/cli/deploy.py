@@ -12,7 +12,6 @@ from fedsolve.cli.options import check_place
 from fedsolve.cli.show import print_groups, print_warnings, promise
 from fedsolve.cli.text import size
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.runtime.gather import Secure
 from fedsolve.study.settings import Settings, assignments, share_of
 
 if TYPE_CHECKING:
@@ -210,6 +209,7 @@ def deploy_run_command(
 def _quorum(secure: bool | None, quorum: int | None, sites: int) -> int:
     """The fewest sites in a secure sum; 0, where sums are asked for as they are."""
     from fedsolve.privacy.graph import LEAST
+    from fedsolve.runtime.gather import Secure
 
     if secure is None:
         secure = quorum is not None or sites >= LEAST

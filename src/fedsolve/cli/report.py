@@ -20,8 +20,30 @@ def report_command(
             metavar="NAME", help="The figure that is shown, as for run. Default: that of the runs.", show_default=False
         ),
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Also means and differences of all methods as a table.", show_default=False
+        ),
+    ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option("--latex", metavar="FILE", help="The same for a paper, with booktabs.", show_default=False),
+    ] = None,
 ) -> None:
-    """Write report.html from results already on disk. Nothing is computed again; the page needs no network."""
-    from fedsolve import report
+    """Write report.html from results already on disk. Nothing is computed again; the page needs no network.
 
-    typer.echo(f"open {report.write(folders, out or folders[0] / 'report.html', metric)}")
+    Methods are compared over the same clients and seeds: mean differences with 95 % intervals and adjusted p-values.
+    """
+    from fedsolve import disk, report
+
+    for path in (csv, latex):
+        if path is not None:
+            disk.check_file(path)
+    page = report.write(folders, out or folders[0] / "report.html", metric)
+    parts = report.sections(report.entries(folders), metric or "") if csv or latex else []
+    for path, text in ((csv, report.to_csv), (latex, report.to_latex)):
+        if path is not None:
+            disk.write_bytes(path, text(parts).encode(), public=True)
+            typer.echo(f"wrote {path}")
+    typer.echo(f"open {page}")

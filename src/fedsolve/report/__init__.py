@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsolve import disk
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.metrics import words
+from fedsolve.report.differences import sentences, to_csv, to_latex
 from fedsolve.report.gather import Group, Section, gains, groups, per_client, sections
 from fedsolve.report.page import render
 from fedsolve.report.plots import STYLE
@@ -30,6 +31,9 @@ __all__ = [
     "per_client",
     "render",
     "sections",
+    "sentences",
+    "to_csv",
+    "to_latex",
     "write",
 ]  # fmt: skip
 

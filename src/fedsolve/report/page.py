@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import resources
 
 from fedsolve.metrics import words
-from fedsolve.report import answers, clusters, coefficients, matrices, plots
+from fedsolve.report import answers, clusters, coefficients, differences, matrices, plots
 from fedsolve.report.gather import Group, Section, gains, sections
 from fedsolve.report.runfile import Column, RunFile
 from fedsolve.report.tables import cell, count, duration, figure, size, titled, whole
@@ -29,7 +29,7 @@ def render(runs: Sequence[RunFile], metric: str = "") -> str:
         "FACTS": _facts(parts[0].runs if len(parts) == 1 else (), runs),
         "PLOTS": "\n".join(_section(part, runs, alone=len(parts) == 1) for part in parts),
         "OVERVIEW": _overview(parts),
-        "METRICS": _metrics(parts) + coefficients.tables(parts),
+        "METRICS": differences.tables(parts) + _metrics(parts) + coefficients.tables(parts),
         "TABLE": _table(parts, runs),
         "FOOT": _foot(parts, runs),
     }
