@@ -20,11 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
-from fedsolve.data.federation import check_name
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, StorageError, unknown
 from fedsolve.ledger import cohorts, database, entries, sums
-from fedsolve.ledger.admission import check_newer, check_signature
+from fedsolve.ledger.admission import check_newer, check_signature, public_keys
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.database import Database
 from fedsolve.ledger.influence import Influence, influence
@@ -95,7 +94,7 @@ class Ledger:
         public keys of clients, only contributions that are signed with them are taken.
         """
         terms = Terms.make(method, task, seed=seed, bound=bound)
-        database.create(Path(path), terms, total_only=total_only, keys=_public(keys or {}))
+        database.create(Path(path), terms, total_only=total_only, keys=public_keys(keys or {}))
         try:
             return cls(path)
         except BaseException:
@@ -164,7 +163,17 @@ class Ledger:
     def add_cohort(self, clients: Collection[str], total: Arrays) -> Answer:
         """Take in the secure sum over clients, as one contribution that is called cohort-1, cohort-2, ...
 
-        None of them can be in otherwise, nor be taken out alone. The file does not name them: see `cohort_of`.
+        None of them can be in otherwise, nor be taken out alone. The file does not name them: see `cohort_of`. The sum
+        that is in already changes nothing; others are refused as by `add`.
+
+        >>> import tempfile
+        >>> import fedsolve as fs
+        >>> folder, federation = tempfile.TemporaryDirectory(), fs.load("digits").split(fs.iid(), clients=4, seed=0)
+        >>> with fs.Ledger.create(f"{folder.name}/fed.db", fs.AFL(), federation.task) as ledger:
+        ...     result = fs.run(fs.AFL(), federation, secure=fs.Secure(on_sum=ledger.add_cohort))
+        ...     ledger.members()[0].client, ledger.members()[0].cohort, ledger.cohort_of("client-01")
+        ('cohort-1', 4, 'cohort-1')
+        >>> folder.cleanup()
         """
         roster, digest = frozenset(clients), content(total)
         try:
@@ -240,7 +249,7 @@ class Ledger:
 
         With the first key that a ledger is given, all contributions must be signed. Those that are in stay.
         """
-        [(name, public)] = _public({client: key}).items()
+        [(name, public)] = public_keys({client: key}).items()
         with self._database.change() as db:
             entries.trust(db, name, public)
             entries.note(db, "trusted", name)
@@ -379,14 +388,3 @@ class Ledger:
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
         with self._database.change() as db:
             entries.note(db, "rejected", client, digest, size, reason)
-
-
-def _public(keys: Mapping[str, Path]) -> dict[str, str]:
-    """The public keys of clients in files."""
-    if not keys:
-        return {}
-    from fedsolve.ledger.signing import read_public
-
-    for client in keys:
-        check_name(client)
-    return {client: read_public(file) for client, file in keys.items()}
