@@ -127,6 +127,7 @@ def test_a_member_makes_its_own_model_as_one_that_is_counted(command: Command, t
 
 def test_sites_of_a_secure_sum_are_one_contribution(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
+    from fedsolve import deploy
     from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
     from fedsolve.runtime.sites import Job
     from tests.runtime.grid import InProcessGrid, engine
@@ -150,5 +151,7 @@ def test_sites_of_a_secure_sum_are_one_contribution(tmp_path: Path) -> None:
         assert relative(ledger.solve().state["weight"], outcome.state["weight"]) < 1e-9
         assert ledger.cohort_of("ward-b") == "cohort-1" and len(ledger.members()) == 1
     noisy = job_of(method, noise={"epsilon": 1.0, "delta": 1e-5})
+    with pytest.raises(fs.ParameterError, match="--epsilon is without --ledger"):
+        deploy.run(tmp_path, noisy, rules, tmp_path / "out", print, path)
     with pytest.raises(fs.ParameterError, match="nothing is kept of noisy replies"):
         serve(grid, noisy, rules, print, peers=peers, keeping=lambda *terms: Ledger.join(path, *terms))
