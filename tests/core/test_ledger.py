@@ -253,12 +253,12 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fs.DataError, match="exists"):
         Ledger.create(tmp_path / "fed.db", fs.AFL(ridge=0.0, intercept=False), TASK)
     assert (tmp_path / "fed.db").stat().st_mode & 0o777 == 0o600  # for its owner alone
-    for pragma in ("user_version = 3", "application_id = 7"):
+    for pragma in ("user_version = 4", "application_id = 7"):
         Ledger.create(tmp_path / f"{pragma}.db", fs.AFL(ridge=0.0, intercept=False), TASK).close()
         with closing(sqlite3.connect(tmp_path / f"{pragma}.db")) as db, db:
             db.execute(f"PRAGMA {pragma}")
         db.close()
-        with pytest.raises(fs.DataError, match="is not a ledger of format 1 or 2"):
+        with pytest.raises(fs.DataError, match="is not a ledger of format 1, 2 or 3"):
             Ledger(tmp_path / f"{pragma}.db")
 
 

@@ -18,7 +18,13 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src"
 OPTIONAL = {"torch", "flwr", "ray", "onnx", "onnxruntime", "transformers", "matplotlib", "cryptography", "PIL"}
 # What an example needs, by the end of its name.
-NEEDS = {".to_onnx": "onnx", ".to_frame": "pandas", ".from_frame": "polars", ".Secure": "cryptography"}
+NEEDS = {
+    ".add_cohort": "cryptography",
+    ".from_frame": "polars",
+    ".Secure": "cryptography",
+    ".to_frame": "pandas",
+    ".to_onnx": "onnx",
+}
 FILES = sorted(
     path
     for path in (SOURCE / "fedsolve").rglob("*.py")

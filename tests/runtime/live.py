@@ -160,8 +160,10 @@ class Live:
 
     def run(self, method: fs.Method, out: Path, said: list[str] | None = None, **rules: Any) -> fs.Result:
         job = Job(method.name, parameters.values(method), seed=2, quorum=rules.pop("quorum", 0))
+        ledger = rules.pop("ledger", None)
         limits = Rules(**{"wait": 300.0, "timeout": 300.0, **rules})
-        return fs.Result.load(deploy.run(self.server, job, limits, out, (said if said is not None else []).append))
+        say = (said if said is not None else []).append
+        return fs.Result.load(deploy.run(self.server, job, limits, out, say, ledger))
 
     def in_process(
         self, method: fs.Method, names: Mapping[str, Any] | list[str] | None = None, **options: Any

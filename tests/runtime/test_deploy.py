@@ -483,9 +483,13 @@ def test_a_real_federation_gives_the_models_of_one_process(live: Live, tmp_path:
 def test_a_real_federation_in_secure_sums(live: Live, tmp_path: Path) -> None:
     """Real processes at every site give the bits of a secure run in one process, and the server no figure of a site."""
     method = fs.FedHiP(beta=1.0)
-    result = live.run(method, tmp_path / "out", quorum=3)
+    result = live.run(method, tmp_path / "out", quorum=3, ledger=tmp_path / "fed.db")
     reference = live.in_process(method, secure=fs.Secure())
     assert arrays.same(result.state, reference.state)
+    with fs.Ledger(tmp_path / "fed.db") as ledger:
+        assert arrays.same(ledger.solve().state, reference.state)
+        assert [member.cohort for member in ledger.members()] == [len(live.names)]
+        assert {ledger.cohort_of(name) for name in live.names} == {"cohort-1"}
     for name in live.names:
         model = fs.load_model(live.site(name) / "state" / "models" / f"{name}.safetensors")
         assert arrays.same(model.arrays, reference.models[name].arrays)

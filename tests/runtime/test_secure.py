@@ -664,7 +664,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         ("run --quorum 4", "--quorum is the fewest clients in a secure sum: give it together with --secure"),
         ("run --secure --quorum 2", "quorum must be an integer of at least 3; got 2"),
         ("run --secure --participation 0.5", "leave it at 1"),
-        ("run --secure --ledger l.db", "--ledger keeps every client's reply, which nobody sees under --secure"),
         ("run --secure --clients 2", "a secure sum takes at least 3 clients; there are 2"),
         ("run --secure --method pfedacnnl --set network=lr", "a secure sum shows the server nothing but the sum"),
     ):

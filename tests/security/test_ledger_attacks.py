@@ -275,11 +275,13 @@ def answers(path: Path) -> Any:
     """Every number that a ledger answers with."""
     with Ledger(path) as ledger:
         solved = ledger.solve()
-        members = [tuple(member) for member in ledger.members()]
+        members = [(*member, ledger.cohort_of("member-1")) for member in ledger.members()]
         return members, solved.samples, solved.digests, {name: array.tobytes() for name, array in solved.state.items()}
 
 
-def flip_bits(path: Path, flips: int, *, total_only: bool, is_settled: bool, seed: int) -> tuple[int, int]:
+def flip_bits(
+    path: Path, flips: int, *, total_only: bool, is_settled: bool, seed: int, cohort: int = 0
+) -> tuple[int, int]:
     """Flip random bits of a ledger, one at a time; how many were found, and how many changed nothing."""
     ledger = Ledger.create(
         path, fs.AFL(ridge=0.0, intercept=False), fs.Task(fs.Classes(3), (10,)), total_only=total_only
@@ -287,6 +289,8 @@ def flip_bits(path: Path, flips: int, *, total_only: bool, is_settled: bool, see
     for number in range(8):
         ledger.add(Contribution.of(f"site-{number}", moments_of(number)))
     ledger.remove("site-3", Contribution.of("site-3", moments_of(3)) if total_only else None)
+    if cohort:
+        ledger.add_cohort([f"member-{number}" for number in range(cohort)], moments_of(8))
     if is_settled:
         ledger.settle()
     ledger._database.close()  # without a sum of what waits
@@ -332,6 +336,12 @@ def test_a_flipped_bit_that_changes_an_answer_is_found(tmp_path: Path, total_onl
     """Fails on 0.1.0: 11 of 500 changed the weights in silence."""
     found, harmless = flip_bits(tmp_path / "fed.db", 70, total_only=total_only, is_settled=is_settled, seed=0)
     assert found + harmless == 70 and found > 3
+
+
+def test_a_flipped_bit_in_a_ledger_with_a_cohort_is_found(tmp_path: Path) -> None:
+    """Most of its bytes are commitments."""
+    found, harmless = flip_bits(tmp_path / "fed.db", 70, total_only=False, is_settled=True, seed=2, cohort=500)
+    assert found + harmless == 70 and found > 20
 
 
 @pytest.mark.long

@@ -155,7 +155,7 @@ def deploy_run_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also put every site's reply into this ledger; see `fedsolve ledger`.",
+            help="Also put every site's reply, or the secure sum of them, into this ledger; see `fedsolve ledger`.",
             show_default=False,
         ),
     ] = None,

@@ -215,12 +215,14 @@ def ledger_list(
         table = Table("client", "samples", "classes", "bytes", "came", "content", box=None, pad_edge=False)
         for member in members:
             cells = (str(member.samples), str(member.classes), size(member.bytes), member.at, member.digest[:8])
-            table.add_row(escape(member.client), *cells)
+            of = f", {member.cohort} members" if member.cohort else ""
+            table.add_row(escape(member.client) + of, *cells)
     console.print(table)
     note = ", only the total is kept" if ledger.total_only else ""
     samples = sum(member.samples for member in members)
+    clients = sum(member.heads for member in members)
     console.print(
-        f"\n{terms.method.name}: {len(members)} clients, {samples} samples, {refusals} refused{note}\n"
+        f"\n{terms.method.name}: {clients} clients, {samples} samples, {refusals} refused{note}\n"
         f"features: {terms.task.described}" + (f", at most {terms.bound:g} long" if terms.bound else ""),
         markup=False,
         soft_wrap=True,
@@ -230,7 +232,7 @@ def ledger_list(
 @app.command("remove")
 def ledger_remove(
     path: Annotated[Path, _LEDGER],
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its name in the ledger.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its name in the ledger, or that of a cohort.")],
     contribution: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="What it contributed, where only the total is kept.", show_default=False),
@@ -248,7 +250,7 @@ def ledger_remove(
                 "the file and give it with --contribution FILE"
             )
         answer = ledger.remove(client, statistics)
-        count = len(ledger.members())
+        count = sum(member.heads for member in ledger.members())
     typer.echo(f"{client} is out; {count} clients are in. Models made before still know it: solve again")
     if answer.reason:
         typer.echo(answer.reason)
@@ -293,7 +295,7 @@ def ledger_solve(
         solved = ledger.solve()
     solved.save(out)
     typer.echo(
-        f"{len(solved.digests)} clients, {solved.samples} samples: {out}/models/global.safetensors, state.safetensors"
+        f"{solved.clients} clients, {solved.samples} samples: {out}/models/global.safetensors, state.safetensors"
     )
     for sentence in solved.warnings:
         typer.echo(f"warning: {sentence}")

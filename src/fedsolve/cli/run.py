@@ -56,7 +56,7 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also put every client's reply into this ledger; see `fedsolve ledger`.",
+            help="Also put every client's reply, or a secure sum of them, into this ledger; see `fedsolve ledger`.",
             show_default=False,
         ),
     ] = None,

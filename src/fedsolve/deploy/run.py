@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 def make_server_app() -> object:
-    """The server app of a deployment; with a ledger in the run's configuration, replies go there, too."""
+    """The server app of a deployment; with a ledger in the run's configuration, replies or their sum go there, too."""
     from fedsolve.runtime import flower
 
     return flower.make_server_app(partial(flower.deployed, _ledger))
@@ -52,13 +52,14 @@ def _ledger(config: Mapping[str, Any], job: Job) -> Keeping | None:
     from fedsolve.ledger.store import Ledger
 
     path = str(config.get("ledger", ""))
-    return (lambda method, task: Ledger.keeping(path, method, task, seed=job.seed)) if path else None
+    return (lambda method, task: Ledger.join(path, method, task, seed=job.seed)) if path else None
 
 
 def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path | None = None) -> Path:
     """Run a method on the sites of a deployment, from the server's folder; the result lies in `out` after.
 
-    With a `ledger`, every site's reply becomes a contribution in it; the file is made where there is none.
+    With a `ledger`, every site's reply becomes a contribution in it, or, of a secure sum, the sum one of all sites; the
+    file is made where there is none.
 
     Expects the sites that the folder names, with the keys it holds, unless the rules name some; says which sites
     have a key there but are not named. Registers the keys at the SuperLink where it does not know them, and passes
@@ -66,16 +67,13 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     """
     job.create()  # refuses what can be refused before anybody is asked
     fitting.check(job.features)
+    if job.noise and ledger:
+        raise ParameterError("--epsilon is without --ledger: a ledger takes sums over samples, and no noise")
     settings, here = read_env(folder / "server.env"), folder.resolve()
     if not rules.sites:
         _say_who_is_not_named(folder, sites_of(folder), say)
     rules = replace(rules, sites=rules.sites or sites_of(folder))  # refuses to leave out whom nobody knows
     if job.quorum:
-        if ledger:
-            raise ParameterError(
-                "a ledger keeps every site's reply, which nobody sees in a secure sum: leave out --ledger, or ask "
-                "sites that allow it for their sums as they are, --plain"
-            )
         _check_peers(folder, rules.expected)
     host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
     started = time.monotonic()

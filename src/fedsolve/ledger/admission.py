@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from fedsolve.data.federation import check_name
 from fedsolve.errors import DataError
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.entries import Departed, Entry
@@ -32,3 +34,14 @@ def check_newer(contribution: Contribution, last: Entry | Departed | None) -> No
         f"not newer: its number is {contribution.sequence}, and {contribution.client!r} {where} number "
         f"{last.sequence}; make a new contribution, or let this one in with `fedsolve ledger readmit`"
     )
+
+
+def public_keys(keys: Mapping[str, Path]) -> dict[str, str]:
+    """The public keys of clients in files."""
+    if not keys:
+        return {}
+    from fedsolve.ledger.signing import read_public
+
+    for client in keys:
+        check_name(client)
+    return {client: read_public(file) for client, file in keys.items()}

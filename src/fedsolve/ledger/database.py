@@ -88,6 +88,7 @@ class Database:
                         terms = Terms.read(*codec.read(data, str(path)), str(path))
                         upgrade(db, terms.shape, total_only=not keeps)
                         db.execute(f"PRAGMA user_version = {VERSION}")
+            entries.has_cohorts(self.connection)  # refuses where the format is not that of the tables
             keeps, data, digest = self.connection.execute("SELECT keeps, data, digest FROM terms").fetchone()
             if entries.digest(keeps, data) != digest:
                 raise DataError(f"the terms in {path} are not what was written: put a backup in its place")
@@ -106,8 +107,8 @@ class Database:
     def _version(self) -> int:
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION or version not in (1, VERSION):
-            raise DataError(f"{self.path} is not a ledger of format 1 or {VERSION}")
+        if application != APPLICATION or version not in (1, VERSION, entries.COHORTS):
+            raise DataError(f"{self.path} is not a ledger of format 1, {VERSION} or {entries.COHORTS}")
         return int(version)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The rows of a ledger: members, those who left, keys, single contributions, and the journal.
+"""The rows of a ledger: members, those who left, keys, members of cohorts, single contributions, and the journal.
 
 Every row has a seal, a digest of what stands in it. The table `head` has the sum of the seals of all members, of all
-who left and of all keys, and the seal of the last line of the journal, which covers the lines before it. So a row that
-is changed, lost or put in by damage shows. The functions take a connection inside a transaction, which
-`Database.change` or `snapshot` opens.
+who left, of all keys and of all in cohorts, and the seal of the last line of the journal, which covers the lines before
+it. So a row that is changed, lost or put in by damage shows. The functions take a connection inside a transaction,
+which `Database.change` or `snapshot` opens.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _DIGITS = 32  # of a seal
 _MEMBER = "number, client, digest, samples, classes, bytes, at, sequence"
 _DEPARTED = "client, digest, sequence, at"
 _KEY = "client, public"
+COMMITMENT = "client, salt, digest"  # the cohort's name, and a member's
+COHORTS = 3  # the format of a ledger with cohorts: a plain one has no table for them, and stays of format 2
 _TABLES = (("member", _MEMBER), ("departed", _DEPARTED), ("key", _KEY))
 _LINE = "number, at, event, client, digest, bytes, reason"
 
@@ -145,11 +147,47 @@ def keys(db: sqlite3.Connection) -> dict[str, str]:
     return public
 
 
+def has_cohorts(db: sqlite3.Connection) -> bool:
+    """Whether there are, or were, cohorts in the file."""
+    version, found = db.execute(  # one query, since it may be asked outside a transaction
+        "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'commitment') FROM pragma_user_version"
+    ).fetchone()
+    if bool(found) != (version == COHORTS):
+        raise DataError("the list of cohorts is damaged; put a backup in its place")
+    return bool(found)
+
+
+def commit(db: sqlite3.Connection, cohort: str, salt: bytes, commitment: str) -> None:
+    """Keep the commitment to a member of a cohort."""
+    seal = digest(cohort, salt, commitment)
+    db.execute(f"INSERT INTO commitment ({COMMITMENT}, seal) VALUES (?, ?, ?, ?)", (cohort, salt, commitment, seal))
+    _count(db, seal, 1)
+
+
+def dissolve(db: sqlite3.Connection, cohort: str) -> None:
+    """Delete the commitments to the members of a cohort, if it is one."""
+    if has_cohorts(db):
+        _uncount(db, "commitment", "client", cohort)
+        db.execute("DELETE FROM commitment WHERE client = ?", (cohort,))
+
+
+def headcount(db: sqlite3.Connection) -> int:
+    """How many clients are in, those of cohorts too."""
+    (count,) = db.execute("SELECT count(*) FROM member").fetchone()
+    if has_cohorts(db):
+        count += db.execute("SELECT count(*) - count(DISTINCT client) FROM commitment").fetchone()[0]
+    return int(count)
+
+
 def faults(db: sqlite3.Connection) -> list[str]:
-    """What is wrong with the rows of members, of who left and of keys: one sentence each, none where all is well."""
+    """What is wrong with members, who left, keys and cohorts: one sentence each, none where all is well."""
     wrong: list[str] = []
     count = 0
-    for table, columns in _TABLES:
+    try:
+        tables = (*_TABLES, ("commitment", COMMITMENT)) if has_cohorts(db) else _TABLES
+    except DataError as error:
+        return [str(error)]
+    for table, columns in tables:
         for seal, client, *values in db.execute(f"SELECT seal, client, {columns} FROM {table}"):
             if digest(*values) != seal:
                 wrong.append(f"the entry of {client!r} is damaged")

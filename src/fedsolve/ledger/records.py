@@ -10,12 +10,13 @@ from fedsolve import arrays as named
 from fedsolve import codec, disk
 from fedsolve.arrays import Arrays
 from fedsolve.errors import DataError
+from fedsolve.ledger.commitments import Commitment, to_text
 from fedsolve.ledger.terms import Terms
 from fedsolve.model import Model
 
 
 class Member(NamedTuple):
-    """A client whose contribution is in the sum."""
+    """A client whose contribution is in the sum, or a cohort, whose sum is one contribution."""
 
     client: str
     samples: int
@@ -23,6 +24,12 @@ class Member(NamedTuple):
     bytes: int  # of its contribution
     at: str  # when it came, UTC
     digest: str  # of its contribution
+    cohort: int = 0  # how many clients it is the sum over, where it is a cohort
+
+    @property
+    def heads(self) -> int:
+        """How many clients it stands for."""
+        return self.cohort or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Answer:
 class Check:
     """What `Ledger.verify` came to."""
 
-    members: int
+    members: int  # clients, those of cohorts too
     samples: int
     drift: float | None  # of the total from the sum of the parts, relative; None where there are no parts to sum
     faults: tuple[str, ...]
@@ -64,6 +71,8 @@ class Solved:
     state: Arrays
     digests: tuple[str, ...]  # of the members' contributions, sorted
     samples: int
+    clients: int  # how many are in, those of cohorts too
+    commitments: tuple[Commitment, ...] = ()  # to the members of cohorts
 
     @property
     def message(self) -> Arrays:
@@ -90,6 +99,8 @@ class Solved:
             self.shared.save(directory / "models" / "global.safetensors")
         metadata = self.terms.metadata() | self.terms.labels() | {"made": "message"}
         metadata["members"] = " ".join(self.digests)
+        if self.commitments:
+            metadata["commitments"] = to_text(self.commitments)
         arrays = named.under("message", self.message) | named.under("sent", self.terms.message)
         codec.write_file(directory / "message.safetensors", arrays, metadata)
         codec.write_file(directory / "state.safetensors", self.state)

@@ -20,6 +20,7 @@ from fedsolve.errors import DataError, ParameterError, unknown
 from fedsolve.features import maps
 from fedsolve.features.cache import extract
 from fedsolve.features.images import ANY_SIZE
+from fedsolve.ledger import commitments
 from fedsolve.ledger.contribution import Contribution, read_bytes
 from fedsolve.ledger.terms import Terms, load_terms, reply
 from fedsolve.ledger.validate import Census, examine
@@ -98,7 +99,8 @@ def personal(
     """A client's own model, from its data and the message that the ledger gives to everybody.
 
     Whether its data are in the sum is told by content: the message lists the digests of those who are in. Give the
-    `contribution` that was sent, if it was made on another machine, where sums may differ in their last bits.
+    `contribution` that was sent, if it was made on another machine, where sums may differ in their last bits. A member
+    of a cohort is told by its name, to which the message has a commitment: nobody knows its part of the sum.
     """
     arrays, texts = codec.read_file(message)
     if texts.get("made") != "message":
@@ -110,7 +112,8 @@ def personal(
         digests = {Contribution.of(client, sent).digest}
         if contribution is not None:
             digests.add(Contribution.read(read_bytes(contribution), terms, str(contribution)).digest)
-        counted = bool(digests & set(texts["members"].split()))
+        members = commitments.from_text(texts.get("commitments", ""), str(message))
+        counted = bool(digests & set(texts["members"].split())) or any(each.is_to(client) for each in members)
         site = Site(terms.task, train, 1, derive(terms.seed, "personalize", client, 1), counted)
         own = terms.method.personalize(after if counted else before, arrays, site)
     told = digits.at_clients({client: own.unsure}, terms.task.columns)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -20,19 +20,19 @@ from threadpoolctl import threadpool_limits
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
-from fedsolve.data.federation import check_name
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, FedsolveError, StorageError, unknown
-from fedsolve.ledger import database, entries, sums
-from fedsolve.ledger.admission import check_newer, check_signature
+from fedsolve.errors import DataError, StorageError, unknown
+from fedsolve.ledger import cohorts, database, entries, sums
+from fedsolve.ledger.admission import check_newer, check_signature, public_keys
 from fedsolve.ledger.contribution import Contribution
 from fedsolve.ledger.database import Database
 from fedsolve.ledger.influence import Influence, influence
 from fedsolve.ledger.offers import Offer, read_offer
 from fedsolve.ledger.records import Answer, Check, Event, Member, Solved
 from fedsolve.ledger.terms import Terms
-from fedsolve.ledger.total import Total, check_size
-from fedsolve.ledger.validate import Census, examine
+from fedsolve.ledger.total import check_size
+from fedsolve.ledger.validate import Census, content, examine
+from fedsolve.ledger.verification import verify
 from fedsolve.method import Method
 from fedsolve.moments import Moments
 
@@ -94,7 +94,7 @@ class Ledger:
         public keys of clients, only contributions that are signed with them are taken.
         """
         terms = Terms.make(method, task, seed=seed, bound=bound)
-        database.create(Path(path), terms, total_only=total_only, keys=_public(keys or {}))
+        database.create(Path(path), terms, total_only=total_only, keys=public_keys(keys or {}))
         try:
             return cls(path)
         except BaseException:
@@ -112,15 +112,6 @@ class Ledger:
             ledger.close()
             raise DataError(f"this run cannot contribute to {path}: {reason}")
         return ledger
-
-    @classmethod
-    @contextmanager
-    def keeping(
-        cls, path: str | Path, method: Method, task: Task, *, seed: int = 0
-    ) -> Iterator[Callable[[str, Arrays], object]]:
-        """A function of a client and its reply in such a run, which puts the reply into the ledger of a file."""
-        with cls.join(path, method, task, seed=seed) as ledger:
-            yield lambda client, reply: ledger.add(Contribution.of(client, reply))
 
     def __enter__(self) -> Ledger:
         return self
@@ -141,11 +132,12 @@ class Ledger:
     # --- who is in ---
 
     def members(self) -> tuple[Member, ...]:
-        """Everybody that is in, ordered by name."""
+        """Everybody that is in, ordered by name; a cohort as one."""
         with self._database.snapshot() as db:
             self._check_entries(db)
             rows = db.execute("SELECT client, samples, classes, bytes, at, digest FROM member").fetchall()
-        return tuple(sorted(map(Member._make, rows)))
+            sizes = cohorts.sizes(db)
+        return tuple(sorted(Member._make((*row, sizes[row[0]])) for row in rows))
 
     def journal(self) -> tuple[Event, ...]:
         """All that happened, the oldest first."""
@@ -163,6 +155,42 @@ class Ledger:
         except DataError as error:
             self._reject(contribution.client, contribution.digest, 0, str(error))
             raise DataError(f"{contribution.client!r} is refused: {error}") from error
+
+    def keep(self, client: str, reply: Arrays) -> Answer:
+        """Take in what a client replied in a run, as a contribution that was made just now."""
+        return self.add(Contribution.of(client, reply))
+
+    def add_cohort(self, clients: Collection[str], total: Arrays) -> Answer:
+        """Take in the secure sum over clients, as one contribution that is called cohort-1, cohort-2, ...
+
+        None of them can be in otherwise, nor be taken out alone. The file does not name them: see `cohort_of`. The sum
+        that is in already changes nothing; others are refused as by `add`.
+
+        >>> import tempfile
+        >>> import fedsolve as fs
+        >>> folder, federation = tempfile.TemporaryDirectory(), fs.load("digits").split(fs.iid(), clients=4, seed=0)
+        >>> with fs.Ledger.create(f"{folder.name}/fed.db", fs.AFL(), federation.task) as ledger:
+        ...     result = fs.run(fs.AFL(), federation, secure=fs.Secure(on_sum=ledger.add_cohort))
+        ...     ledger.members()[0].client, ledger.members()[0].cohort, ledger.cohort_of("client-01")
+        ('cohort-1', 4, 'cohort-1')
+        >>> folder.cleanup()
+        """
+        roster, digest = frozenset(clients), content(total)
+        try:
+            census = examine(self.terms, total)
+            check_size(total)
+            if self.total_only:
+                raise DataError("only the total is kept, and a cohort has no file by which it could be taken out again")
+            with self._database.change() as db:
+                return cohorts.admit(db, roster, census, digest, codec.encode(total))
+        except DataError as error:
+            self._reject("cohort", digest, 0, cohorts.unnamed(str(error), roster))
+            raise DataError(f"the cohort is refused: {error}") from error
+
+    def cohort_of(self, client: str) -> str | None:
+        """The name of the cohort that a client is a member of, if it is in one."""
+        with self._database.snapshot() as db:
+            return cohorts.places(db, [client]).get(client)
 
     def offer_files(self, paths: Iterable[Path]) -> Iterator[Answer]:
         """Take in the contributions of files, one answer per file in their order; a refusal is an answer, too.
@@ -182,12 +210,14 @@ class Ledger:
     def remove(self, client: str, contribution: Contribution | None = None) -> Answer:
         """Take a client out, exactly, and its statistics from the file; it comes back only with a newer contribution.
 
-        Where only the total is kept, that takes its contribution again. The answer has a reason where others hold the
-        file open, so that its log cannot be emptied of the statistics yet.
+        A cohort is taken out as a whole; a single member of one is refused, since two totals would disclose it. Where
+        only the total is kept, that takes its contribution again. The answer has a reason where others hold the file
+        open, so that its log cannot be emptied of the statistics yet.
         """
         with self._database.change() as db:
             entry = entries.entry(db, client)
             if entry is None:
+                cohorts.check_whole(db, client)
                 raise unknown("client", client, [member.client for member in self.members()])
             if contribution is not None and contribution.digest != entry.digest:
                 raise DataError(f"that is not what {client!r} contributed: the digests differ")
@@ -196,6 +226,7 @@ class Ledger:
                     f"{self.path} keeps only the total: to take {client!r} out, its contribution is needed again"
                 )
             self._take_out(db, entry, contribution.arrays if contribution else None)
+            entries.dissolve(db, client)
             entries.remember(db, client, entry.digest, entry.sequence)
             entries.note(db, "removed", client, entry.digest, entry.size)
         return Answer(client, "removed", self._database.empty_log())
@@ -204,6 +235,7 @@ class Ledger:
         """Let a client in again with any of its contributions, an old one too, which else is refused as a replay."""
         with self._database.change() as db:
             if entries.entry(db, client) is not None:
+                cohorts.check_apart(db, client)
                 entries.renumber(db, client, -1)
             elif entries.departed(db, client) is not None:
                 entries.forget(db, client)
@@ -217,7 +249,7 @@ class Ledger:
 
         With the first key that a ledger is given, all contributions must be signed. Those that are in stay.
         """
-        [(name, public)] = _public({client: key}).items()
+        [(name, public)] = public_keys({client: key}).items()
         with self._database.change() as db:
             entries.trust(db, name, public)
             entries.note(db, "trusted", name)
@@ -248,7 +280,8 @@ class Ledger:
             rows = db.execute("SELECT digest, samples FROM member ORDER BY digest").fetchall()
             if not rows:
                 raise DataError(f"nobody is in {self.path} yet; take contributions in with `fedsolve ledger add`")
-            total = self.total()
+            total, clients = self.total(), entries.headcount(db)
+            commitments = tuple(commitment for _, commitment in cohorts.read(db))
         samples = sum(count for _, count in rows)
         if int(total["count"]) != samples:
             raise DataError(
@@ -256,7 +289,7 @@ class Ledger:
                 "`fedsolve ledger verify` says more"
             )
         state = self.terms.aggregate(total)
-        return Solved(self.terms, state, tuple(digest for digest, _ in rows), samples)
+        return Solved(self.terms, state, tuple(digest for digest, _ in rows), samples, clients, commitments)
 
     def parts(self) -> Iterator[tuple[Member, Arrays]]:
         """Each member with its statistics, ordered by name."""
@@ -286,33 +319,7 @@ class Ledger:
         All that is wrong is told: damaged pages, rows, contributions, terms, lines of the journal, and the total.
         """
         with self._database.change() as db:
-            faults = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-            faults += entries.faults(db)
-            is_listed = not faults
-            faults += entries.journal_faults(db)
-            rebuilt, is_whole = Total(self.terms.zero), not self.total_only
-            rows = db.execute("SELECT number, samples FROM member ORDER BY number").fetchall()
-            for number, _ in [] if self.total_only else rows:
-                try:
-                    rebuilt.add(entries.part(db, number))
-                except FedsolveError as error:
-                    faults.append(str(error))
-                    is_whole = False
-            samples = sum(count for _, count in rows) if is_listed else 0
-            drift = None
-            try:
-                sums.fold(db)
-                total = sums.read_total(db)
-                drift = total.distance(rebuilt) if is_whole else None
-                if is_listed and int(total.high["count"]) != samples:
-                    faults.append(f"the total counts {int(total.high['count'])} samples, its members {samples}")
-            except FedsolveError as error:
-                faults.append(str(error))
-            if is_whole and is_listed and drift != 0:
-                faults.append("the total was not the sum of its parts, and is now")
-                sums.write_total(db, rebuilt, max((number for number, _ in rows), default=0))
-                entries.note(db, "rebuilt", reason="the total was not the sum of its parts")
-            return Check(len(rows), samples, drift, tuple(faults))
+            return verify(db, self.terms.zero, total_only=self.total_only)
 
     # --- inside ---
 
@@ -332,6 +339,7 @@ class Ledger:
         data = codec.encode(contribution.arrays)
         with self._database.change() as db:
             check_signature(contribution, self.terms, entries.keys(db))
+            cohorts.check_apart(db, client)
             old = entries.entry(db, client)
             if old is not None and old.digest == digest:
                 if sequence > old.sequence:
@@ -354,9 +362,7 @@ class Ledger:
                 total.add(contribution.arrays)
                 sums.write_total(db, total, number)
             else:
-                entries.insert_part(db, number, data)
-                if len(sums.backlog(db)) >= sums.FOLD:
-                    sums.fold(db)
+                sums.wait(db, number, data)
             event = "added" if old is None else "replaced"
             entries.note(db, event, client, digest, len(data), "" if old is None else f"in place of {old.digest}")
         if old is None and not self.total_only:
@@ -382,14 +388,3 @@ class Ledger:
     def _reject(self, client: str, digest: str, size: int, reason: str) -> None:
         with self._database.change() as db:
             entries.note(db, "rejected", client, digest, size, reason)
-
-
-def _public(keys: Mapping[str, Path]) -> dict[str, str]:
-    """The public keys of clients in files."""
-    if not keys:
-        return {}
-    from fedsolve.ledger.signing import read_public
-
-    for client in keys:
-        check_name(client)
-    return {client: read_public(file) for client, file in keys.items()}

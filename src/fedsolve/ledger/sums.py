@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from fedsolve import codec
 from fedsolve.arrays import Arrays
+from fedsolve.codec import Bytes
 from fedsolve.errors import DataError
 from fedsolve.ledger import entries
 from fedsolve.ledger.total import Total
@@ -56,6 +57,13 @@ def add_parts(db: sqlite3.Connection, total: Total, numbers: Iterable[int]) -> N
     """Add the parts of those numbers to a total in memory."""
     for number in numbers:
         total.add(entries.part(db, number))
+
+
+def wait(db: sqlite3.Connection, number: int, data: Bytes) -> None:
+    """Keep the part of a new member, which waits to be summed with others."""
+    entries.insert_part(db, number, data)
+    if len(backlog(db)) >= FOLD:
+        fold(db)
 
 
 def fold(db: sqlite3.Connection) -> None:

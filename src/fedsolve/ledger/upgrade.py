@@ -1,6 +1,7 @@
 """Ledgers of format 1, which version 0.1.0 wrote: made one of format 2 in one transaction, when they are opened.
 
-Format 1 has no digests but those of contributions, rounds its total, and forgets who left.
+Format 1 has no digests but those of contributions, rounds its total, and forgets who left. A ledger of format 2 becomes
+one of format 3 when the first cohort comes in, so that versions that know nothing of cohorts do not open it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ CREATE TABLE head (
 INSERT INTO head VALUES (1, '00000000000000000000000000000000', '', '', '');
 """
 
+COMMITMENTS = """
+CREATE TABLE commitment (
+    client TEXT NOT NULL, salt BLOB NOT NULL, digest TEXT NOT NULL UNIQUE, seal TEXT NOT NULL);
+"""
+
 
 def upgrade(db: sqlite3.Connection, shape: tuple[int, int], *, total_only: bool) -> None:
     """Bring a ledger of format 1 to format 2, inside a transaction.
@@ -44,6 +50,12 @@ def upgrade(db: sqlite3.Connection, shape: tuple[int, int], *, total_only: bool)
         sums.seal_total(db)
     else:
         sums.write_total(db, Total.zero(*shape), 0)
+
+
+def hold_cohorts(db: sqlite3.Connection) -> None:
+    """Make room for the members of cohorts, inside a transaction."""
+    db.execute(COMMITMENTS)
+    db.execute(f"PRAGMA user_version = {entries.COHORTS}")
 
 
 def seal_terms(db: sqlite3.Connection) -> None:

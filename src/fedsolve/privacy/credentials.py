@@ -67,7 +67,7 @@ def of_words(words: object, whose: str) -> Peer:
     """The inverse of `to_words`, for what anybody may have written.
 
     >>> of_words({"sign": "00" * 32, "seal": "ff" * 32}, "ward-a").fingerprint
-    '15dc 16e8 78ed e3fc 4f4a 2afc a6cf 5d17'
+    'bba9 1ca8 5dc9 14b2 ec3e fb9e 16e7 267b'
     """
     pair = [words.get(name) for name in ("sign", "seal")] if isinstance(words, dict) else [None]
     if not all(isinstance(text, str) and len(text) == 2 * keys.KEY for text in pair):

@@ -18,7 +18,7 @@ from fedsolve.privacy.fixed import FRACTION, LARGEST_FRACTION
 from fedsolve.privacy.graph import LEAST
 from fedsolve.progress import Tick
 from fedsolve.result import PLAIN
-from fedsolve.runtime.inbox import Inbox, Replies, Tallies
+from fedsolve.runtime.inbox import Inbox, Replies, SumWitness, Tallies
 
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer
@@ -89,6 +89,8 @@ class Secure:
 
     Sums are exact to 2^-fraction and the same in any order. They work for methods whose replies are added up. Figures
     of each client stay with it. `peers` are the public keys of all clients, by name; a run in one process makes them.
+    `on_sum` is called with each sum of replies and the names of those whose sum it is; a DataError that it raises
+    ends the run.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -101,6 +103,7 @@ class Secure:
     fraction: int = FRACTION
     peers: Mapping[str, Peer] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     terms: str = field(default="", repr=False, compare=False)  # a digest of what clients are told beside requests
+    on_sum: SumWitness | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole("quorum", self.quorum, LEAST)
@@ -128,6 +131,8 @@ class Secure:
         for client, reason in sorted(found.failed.items()):
             replies.leave_out(client, reason)
         replies.put_sum(found.counted, found.total)
+        if self.on_sum:
+            self.on_sum(found.counted, found.total)
         replies.received += found.received
         replies.sent += found.sent
 

@@ -23,6 +23,22 @@ from fedsolve.records import ClientResult
 Witness: TypeAlias = Callable[[str, Arrays], object]
 """Told of every client's reply before it is folded; a DataError that it raises refuses the reply."""
 
+SumWitness: TypeAlias = Callable[[frozenset[str], Arrays], object]
+"""Told of the sum over clients, where nobody sees replies; a DataError that it raises ends the run."""
+
+
+class Keeper(Protocol):
+    """Keeps what comes in a run: every reply, or, where nobody sees replies, every sum."""
+
+    def keep(self, client: str, reply: Arrays) -> object:
+        """Keep a client's reply, or refuse it with a DataError."""
+        ...
+
+    def add_cohort(self, clients: frozenset[str], total: Arrays) -> object:
+        """Keep the sum over clients, or refuse it with a DataError."""
+        ...
+
+
 Look: TypeAlias = Callable[[Arrays], object]
 """Looks at a reply and raises where it cannot be one."""
 

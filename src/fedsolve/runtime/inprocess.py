@@ -305,7 +305,10 @@ def run(
     members: dict[str, Member] = {}
     if secure is not None:
         if on_reply is not None or gathering is not None:
-            raise ParameterError("under a secure sum nobody sees a client's reply: take away on_reply and gathering")
+            raise ParameterError(
+                "under a secure sum nobody sees a client's reply: take away on_reply and gathering; fs.Secure(on_sum=) "
+                "is told of sums"
+            )
         gathering, members = _with_keys(secure, sorted(set(federation.clients) - set(absent)))
     if noise is not None and not isinstance(noise, Noise):
         raise ParameterError(f"noise takes fs.Noise(epsilon=1.0); got {noise!r}")

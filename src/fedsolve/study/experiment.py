@@ -36,7 +36,7 @@ from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.drive import Report
 from fedsolve.runtime.gather import Secure
-from fedsolve.runtime.inbox import Witness
+from fedsolve.runtime.inbox import Keeper
 from fedsolve.runtime.inprocess import run
 from fedsolve.study.settings import AUTO, option_name
 from fedsolve.study.settings import Settings as Settings
@@ -134,15 +134,15 @@ def noise_of(settings: Settings) -> Noise | None:
 
 
 @contextmanager
-def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Witness | None]:
-    """What puts replies into a ledger, where one is named."""
+def _kept(path: Path | None, method: Method, task: Task, seed: int) -> Iterator[Keeper | None]:
+    """What keeps replies, or their sum: a ledger, where one is named."""
     if path is None:
         yield None
         return
     from fedsolve.ledger.store import Ledger
 
-    with Ledger.keeping(path, method, task, seed=seed) as keep:
-        yield keep
+    with Ledger.join(path, method, task, seed=seed) as ledger:
+        yield ledger
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,13 +208,14 @@ def execute(
 ) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed.
 
-    With a `ledger`, every client's reply becomes a contribution in it; the file is made where there is none. Clients
-    are trained alone, where that is asked for, unless a `baseline` is given that did so on the same data.
+    With a `ledger`, every client's reply becomes a contribution in it, or, of a secure sum, the sum one of all clients;
+    the file is made where there is none. Clients are trained alone, where that is asked for, unless a `baseline` is
+    given that did so on the same data.
     """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
-    secure = _secure(settings, ledger)
+    secure = _secure(settings)
     if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
         raise ParameterError(
             f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
@@ -236,21 +237,21 @@ def execute(
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
-    with _kept(ledger, method, federation.task, settings.seed) as on_reply, _told_by_result():
+    with _kept(ledger, method, federation.task, settings.seed) as keeper, _told_by_result():
         if settings.runtime == "flower":
-            result = _simulated(settings, method, progress, on_reply, secure, noise)
+            result = _simulated(settings, method, progress, keeper, secure, noise)
         else:
             result = run(
                 method,
                 federation,
-                secure=secure,
+                secure=replace(secure, on_sum=keeper.add_cohort) if secure and keeper else secure,
                 seed=settings.seed,
                 participation=settings.participation,
                 progress=progress,
                 report=report,
                 evaluate_every=settings.eval_every,
                 checkpoint=checkpoint,
-                on_reply=on_reply,
+                on_reply=keeper.keep if keeper and not secure else None,
                 noise=noise,
             )
     chosen = parameters.values(method)
@@ -274,14 +275,12 @@ def execute(
     return result
 
 
-def _secure(settings: Settings, ledger: Path | None) -> Secure | None:
+def _secure(settings: Settings) -> Secure | None:
     """The secure sum that is asked for, if it can be had; refused before data are read."""
     if not settings.secure:
         if settings.quorum is not None:
             raise ParameterError("--quorum is the fewest clients in a secure sum: give it together with --secure")
         return None
-    if ledger is not None:
-        raise ParameterError("--ledger keeps every client's reply, which nobody sees under --secure: leave one of them")
     from fedsolve.privacy import keys as keys  # says what to install where it cannot be loaded
 
     secure = Secure() if settings.quorum is None else Secure(settings.quorum)
@@ -350,7 +349,7 @@ def _simulated(
     settings: Settings,
     method: Method,
     progress: Progress | None,
-    on_reply: Witness | None,
+    keeper: Keeper | None,
     secure: Secure | None,
     noise: Noise | None,
 ) -> Result:
@@ -370,7 +369,7 @@ def _simulated(
     )  # fmt: skip
     participation, every = settings.participation, settings.eval_every
     return flower.simulate(
-        job, load, participation=participation, evaluate_every=every, progress=progress, on_reply=on_reply
+        job, load, participation=participation, evaluate_every=every, progress=progress, keeper=keeper
     )
 
 

@@ -28,13 +28,13 @@ from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.gather import Secure
-from fedsolve.runtime.inbox import Witness
+from fedsolve.runtime.inbox import Keeper, SumWitness
 from fedsolve.runtime.sites import Job, Rules, agreed
 
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer
 
-Keeping = Callable[[Method, Task], AbstractContextManager[Witness]]  # who is told of the replies of such a run
+Keeping = Callable[[Method, Task], AbstractContextManager[Keeper]]  # who keeps what comes in such a run
 
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
 
@@ -63,18 +63,19 @@ def serve(
 ) -> tuple[Outcome, Task, Method]:
     """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
 
-    Early answers wait below `scratch`; without it, and under a secure sum, there are none. `keeping` says who is told
-    of each reply. `peers` are the sites' public keys for secure sums, where the job asks for them.
+    Early answers wait below `scratch`; without it, and under a secure sum, there are none. `keeping` says who keeps
+    each reply, or their sum. `peers` are the sites' public keys for secure sums, where the job asks for them.
     """
-    if job.quorum and keeping:
-        raise ParameterError("under a secure sum nobody sees a site's reply: nothing can be kept of each")
-
     noise = job.noisy()
     if noise is not None:
         noise.check_shared(job.quorum)
+    if noise is not None and keeping:
+        raise ParameterError(
+            "nothing is kept of noisy replies, which are no sums over samples: leave out one of the two"
+        )
 
-    def gathering(transport: FlowerTransport) -> Secure | None:
-        return Secure(job.quorum, peers=peers or {}, terms=transport.terms) if job.quorum else None
+    def gathering(transport: FlowerTransport, on_sum: SumWitness | None = None) -> Secure | None:
+        return Secure(job.quorum, peers=peers or {}, terms=transport.terms, on_sum=on_sum) if job.quorum else None
 
     with ExitStack() as stack:
         method, opening = job.create(), None
@@ -109,7 +110,7 @@ def serve(
             job = replace(job, features=fitted)
             task = replace(task, features=maps.parse(fitted))
         job = job.identified()
-        keep = stack.enter_context(keeping(method, task)) if keeping else None
+        keeper = stack.enter_context(keeping(method, task)) if keeping else None
         transport = FlowerTransport(grid, nodes, job, task, rules.timeout, early)
         outcome = drive(
             method,
@@ -121,8 +122,8 @@ def serve(
             min_clients=least,
             progress=progress,
             evaluate_every=rules.evaluate_every or method.rounds,
-            on_reply=keep,
-            gathering=gathering(transport),
+            on_reply=keeper.keep if keeper and not job.quorum else None,
+            gathering=gathering(transport, keeper.add_cohort if keeper else None),
             noise=noise,
         )
         for name, reason in sorted(outcome.failed.items()):
@@ -166,7 +167,7 @@ def _fitted(
 def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Grid, context: Context) -> None:
     """A run of a deployment: settings come as texts, the result goes to a folder, its end is told in a small file.
 
-    `keeps` says who is told of the replies under such settings.
+    `keeps` says who keeps replies, or their sum, under such settings.
     """
     config = context.run_config
     status = Path(str(config["status"]))

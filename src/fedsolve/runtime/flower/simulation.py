@@ -3,7 +3,7 @@
 Flower calls that function deprecated in favour of the command `flwr run`, which was tried with flwr 1.41.0 and a
 SuperLink of our own on a free local port. Four nodes took 13.9 s instead of 9.8 s (one run each); both apps had to lie
 in files of a Flower app and ran in processes of the SuperLink, where `load`, `progress` and an open ledger behind
-`on_reply` do not reach them; the port took runs without credentials; and the SuperLink stayed behind when the caller
+`keeper` do not reach them; the port took runs without credentials; and the SuperLink stayed behind when the caller
 was killed. The function below both, `_run_simulation`, takes these apps in the same time, but is private; so the public
 one stays, and of Flower's log only its notice is left out.
 """
@@ -35,7 +35,7 @@ from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
-from fedsolve.runtime.inbox import Witness
+from fedsolve.runtime.inbox import Keeper
 from fedsolve.runtime.sites import KEYS, Host, Job, Rules, SplitSite
 from fedsolve.threads import cores
 
@@ -50,13 +50,14 @@ def simulate(
     participation: float = 1.0,
     evaluate_every: int = 1,
     progress: Progress | None = None,
-    on_reply: Witness | None = None,
+    keeper: Keeper | None = None,
     engine: Callable[[ServerApp, ClientApp, int], None] | None = None,
 ) -> Result:
     """A method on a federation through Flower's apps, on its simulation engine: worker processes of Ray.
 
     `load` makes the federation; workers call it for each message, so one that takes time should keep what it made.
-    `on_reply` is called with each client and its reply. `engine` runs the two apps with that many nodes.
+    The `keeper` is given each client's reply or, of a secure sum, the sum. `engine` runs the two apps with that many
+    nodes.
     """
     started = time.perf_counter()
     federation = load()
@@ -68,7 +69,7 @@ def simulate(
 
     def act(grid: Grid, context: Context) -> None:
         try:
-            keeping = (lambda method, task: nullcontext(on_reply)) if on_reply else None
+            keeping = (lambda method, task: nullcontext(keeper)) if keeper else None
             outcomes.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping, peers=peers))
         except FedsolveError as error:
             errors.append(error)
