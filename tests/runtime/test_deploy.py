@@ -466,13 +466,11 @@ REAL: dict[str, dict[str, object]] = {
     "fedavg": {**SMALL["fedavg"], "epochs": 2},
     "fedapa": {**SMALL["fedapa"], "epochs": 2},
 }
-QUICK = ("fedhip",)
 
 
+@pytest.mark.long  # the secure one below is not
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in REAL if name in CATALOGUE]
-)
+@pytest.mark.parametrize("name", [name for name in REAL if name in CATALOGUE])
 def test_a_real_federation_gives_the_models_of_one_process(live: Live, tmp_path: Path, name: str) -> None:
     if name in GRADIENT:
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedsolve[torch]'")

@@ -34,6 +34,7 @@ from fedsolve.checks.probes import (
     federation_for,
     global_generator,
     made_of,
+    run,
     same_result,
 )
 from fedsolve.codec import decode, encode
@@ -44,7 +45,6 @@ from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import load_model
 from fedsolve.runtime.drive import drive
-from fedsolve.runtime.inprocess import run
 
 
 def check_method(method: Method) -> None:

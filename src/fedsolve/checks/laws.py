@@ -17,6 +17,7 @@ from fedsolve.checks.probes import (
     federation_for,
     like_training_alone,
     made_of,
+    run,
     same_result,
     same_state,
     with_settings,
@@ -37,7 +38,7 @@ from fedsolve.method import Method, Server
 from fedsolve.result import Result
 from fedsolve.rng import derive
 from fedsolve.runtime.drive import drive
-from fedsolve.runtime.inprocess import InProcess, run
+from fedsolve.runtime.inprocess import InProcess
 
 
 @singledispatch
