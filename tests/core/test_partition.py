@@ -315,3 +315,24 @@ def test_dirichlet_and_power_law_take_numbers_alone(value: object) -> None:
     for make in (Dirichlet, PowerLaw):
         with pytest.raises(ParameterError, match="must be"):
             make(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("clients", [5, 20, 50])
+def test_neighbours_in_uneven_shares(clients: int) -> None:
+    """The same classes meet; who holds a class gets a tenth of an even share to all of it, the last what is left."""
+    labels = np.arange(30_000) % 10
+    even, uneven = (
+        module.parse(text)(labels, clients, np.random.default_rng(3))
+        for text in ("neighbours:2", "neighbours:2,uneven")
+    )
+    assert sorted(np.concatenate(uneven).tolist()) == list(range(30_000))
+    for one, other in zip(even, uneven, strict=True):
+        assert set(labels[one]) == set(labels[other])
+    for label in range(10):
+        counts = [int((labels[rows] == label).sum()) for rows in uneven if (labels[rows] == label).any()]
+        share = 3000 // len(counts)
+        assert all(share // 10 <= count <= share for count in counts[:-1])
+        assert counts[-1] >= share
+    assert str(module.parse("neighbours:2,uneven")) == "neighbours:2,uneven"
+    with pytest.raises(ParameterError, match="needs a number"):
+        module.parse("neighbours:2,odd")

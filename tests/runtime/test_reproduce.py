@@ -248,3 +248,46 @@ def test_runs_that_differ_in_anything_have_places_of_their_own() -> None:
     ]
     places = {folder_name(base), *(folder_name(replace(base, **other)) for other in others)}
     assert len(places) == 1 + len(others)
+
+
+# What the papers say of how they ran: the recipe at their scale has it, or its note says what is otherwise.
+PROTOCOLS: dict[str, dict[str, object]] = {
+    "fedapa": {
+        "model": "lenet5", "rounds": 50, "epochs": 2, "batch": 64, "lr": 0.01, "sgd_momentum": 0.9, "test": "official",
+        "participation": "0.6-1", "seeds": 3, "figure": "best round",
+    },
+    "fedacnnl-2": {"gamma": 100.0, "epsilon": 2500.0, "groups": 10, "clients": 100, "test": "official", "seeds": 5},
+}  # fmt: skip
+TOLD = {  # a word of the note that names the difference
+    ("fedapa-2", "seeds"): "150 rounds",
+    ("fedapa-2", "figure"): "KB are 1,024 bytes",
+    ("fedacnnl-2", "test"): "synthetic data have none",
+    ("fedacnnl-2", "groups"): "",  # its variant without groups
+}
+
+
+@pytest.mark.parametrize("name", [name for name in reproduce.RECIPES if name.startswith(tuple(PROTOCOLS))])
+def test_a_recipe_at_the_papers_scale_has_its_protocol_or_says_what_differs(name: str) -> None:
+    wanted = next((protocol for start, protocol in PROTOCOLS.items() if name.startswith(start)), {})
+    recipe = reproduce.create(name, "paper")
+    for cell in recipe.cells:
+        assert cell.settings is not None, cell.why
+        around = {name: getattr(cell.settings, name) for name in ("test", "participation", "clients")}
+        told = {**around, **cell.settings.set, "seeds": len(cell.seeds), "figure": cell.figure}
+        for setting, value in wanted.items():
+            if setting in told and told[setting] != value:
+                assert TOLD.get((name, setting), "no word of it") in recipe.note, (cell.row, cell.column, setting)
+
+
+@pytest.mark.parametrize("name", list(reproduce.RECIPES))
+def test_every_cell_of_every_table_has_a_run_at_the_papers_scale(name: str) -> None:
+    assert [cell.why for cell in reproduce.create(name, "paper").cells if cell.settings is None] == []
+
+
+def test_figures_of_a_result() -> None:
+    """Bytes of a round are those of a client that takes part, without the last download; the best round is pooled."""
+    line = {"bytes_up": 8 * 1024, "bytes_down": 8 * 1024, "missing": ["d"], "metrics": {"accuracy": {"pooled": 0.9}}}
+    last = {**line, "bytes_down": 80 * 1024, "metrics": {"accuracy": {"pooled": 0.8}}}
+    result = {"history": [line, line, last], "clients": dict.fromkeys("abcd"), "rounds": 3}
+    assert reproduce.FIGURES["KB a round and client"](result) == pytest.approx(16 / 3)
+    assert reproduce.FIGURES["best round"](result) == pytest.approx(90.0)

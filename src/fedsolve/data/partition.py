@@ -105,11 +105,13 @@ class ClassDraw:
 class Neighbours:
     """Each client holds `per_client` classes that follow each other: 0 and 1, or 2 and 3, and so on, in even shares.
 
-    The pairs of PFLlib's "pathological" split and of the papers that use its data, whose shares may be uneven. Which
-    classes meet is fixed: at two per client, none has both shirt and pullover of Fashion-MNIST, which look alike.
+    The pairs of PFLlib's "pathological" split and of the papers that use its data. Which classes meet is fixed: at two
+    per client, none has both shirt and pullover of Fashion-MNIST, which look alike. With `uneven` shares, as there:
+    who holds a class gets from a tenth of an even share to all of it, and the last of them what is left.
     """
 
     per_client: int
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         whole("classes per client", self.per_client, 1)
@@ -120,10 +122,11 @@ class Neighbours:
         count = _classes_each(self.per_client, len(present), clients)
         groups = -(-len(present) // count)  # the last one may begin within the one before, so as to be as large
         starts = (min(client * groups // clients * count, len(present) - count) for client in range(clients))
-        return _deal(labels, [set(present[start : start + count].tolist()) for start in starts], rng)
+        hands = [set(present[start : start + count].tolist()) for start in starts]
+        return _deal(labels, hands, rng, _uneven if self.uneven else _even)
 
     def __str__(self) -> str:
-        return f"neighbours:{self.per_client}"
+        return f"neighbours:{self.per_client}{',uneven' * self.uneven}"
 
 
 def _classes_each(per_client: int, present: int, clients: int) -> int:
@@ -131,13 +134,28 @@ def _classes_each(per_client: int, present: int, clients: int) -> int:
     return min(max(per_client, -(-present // clients)), present)
 
 
-def _deal(labels: Labels, hands: list[set[Any]], rng: np.random.Generator) -> list[Rows]:
-    """The rows of each client, given the classes it holds: each class in even shares to those who hold it."""
+Sizes: TypeAlias = Callable[[int, int, np.random.Generator], list[int]]
+"""How many of so many rows each of so many holders gets."""
+
+
+def _even(rows: int, holders: int, rng: np.random.Generator) -> list[int]:
+    return [rows // holders + (place < rows % holders) for place in range(holders)]
+
+
+def _uneven(rows: int, holders: int, rng: np.random.Generator) -> list[int]:
+    share = rows // holders
+    sizes = rng.integers(max(1, share // 10), max(share, 1) + 1, size=holders - 1).tolist()
+    return [*sizes, rows - sum(sizes)]
+
+
+def _deal(labels: Labels, hands: list[set[Any]], rng: np.random.Generator, sizes: Sizes = _even) -> list[Rows]:
+    """The rows of each client, given the classes it holds: each class in shares of such sizes to those who hold it."""
     parts: list[list[Rows]] = [[] for _ in hands]
     for label in np.unique(labels):
         holders = [client for client, hand in enumerate(hands) if label in hand]
         rows = rng.permutation(np.flatnonzero(labels == label))
-        for client, piece in zip(holders, np.array_split(rows, len(holders)), strict=True):
+        ends = np.cumsum(sizes(len(rows), len(holders), rng))[:-1]
+        for client, piece in zip(holders, np.split(rows, ends), strict=True):
             parts[client].append(piece)
     return [np.sort(np.concatenate(part)) for part in parts]
 
@@ -263,14 +281,21 @@ def classes(per_client: int) -> ClassDraw:
     return ClassDraw(per_client)
 
 
-def neighbours(per_client: int) -> Neighbours:
-    """`per_client` classes per client, that follow each other.
+def neighbours(per_client: int, *, uneven: bool = False) -> Neighbours:
+    """`per_client` classes per client, that follow each other; in even shares, or `uneven` ones.
 
     >>> labels = np.arange(60) % 6
     >>> [sorted(set(labels[rows].tolist())) for rows in neighbours(2)(labels, 3, np.random.default_rng(0))]
     [[0, 1], [2, 3], [4, 5]]
     """
-    return Neighbours(per_client)
+    return Neighbours(per_client, uneven)
+
+
+def _number_and_word(text: str) -> tuple[int, bool]:
+    number, comma, word = text.partition(",")
+    if comma and word != "uneven":
+        raise ValueError(word)
+    return int(number), bool(comma)
 
 
 def shards(per_client: int) -> Shards:
@@ -304,7 +329,7 @@ _PARSERS: dict[str, tuple[Callable[..., Partition], Callable[[str], Any] | None,
     "iid": (IID, None, "iid"),
     "dirichlet": (Dirichlet, float, "dirichlet:0.1"),
     "classes": (ClassDraw, int, "classes:2"),
-    "neighbours": (Neighbours, int, "neighbours:2"),
+    "neighbours": (lambda told: Neighbours(*told), _number_and_word, "neighbours:2"),
     "shards": (Shards, int, "shards:2"),
     "power-law": (PowerLaw, float, "power-law"),
     "by-client": (ByClient, None, "by-client"),

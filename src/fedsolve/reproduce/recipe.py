@@ -15,11 +15,10 @@ LEFT_OUT = "left out at this scale"
 FIGURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {  # what a cell may show of a result.json
     "mean": lambda result: _points(result["accuracy"]["mean"]),
     "pooled": lambda result: _points(result["accuracy"]["pooled"]),
+    "best round": lambda result: _points(_best(result)),
     "minutes": lambda result: result["seconds"]["total"] / 60,
     "seconds a round": lambda result: result["seconds"]["total"] / result["rounds"],
-    "KB a round and client": lambda result: (
-        (result["bytes"]["up"] + result["bytes"]["down"]) / 1000 / result["rounds"] / len(result["clients"])
-    ),
+    "KB a round and client": lambda result: _sent(result) / 1024 / len(result["clients"]),
 }
 
 
@@ -125,6 +124,20 @@ class FilledTable:
         ours = self.ours.get((cell.row, cell.column))
         paper = "-" if cell.paper is None else f"{cell.paper:.2f}"
         return f"{paper} / {'-' if ours is None else f'{ours:.2f}'}"
+
+
+def _best(result: Mapping[str, Any]) -> float | None:
+    """The largest pooled accuracy of any round: picked on the test samples, as some papers do."""
+    values = [line.get("metrics", {}).get("accuracy", {}).get("pooled") for line in result["history"]]
+    found: list[float] = [value for value in values if value is not None]
+    return max(found) if found else None
+
+
+def _sent(result: Mapping[str, Any]) -> float:
+    """Bytes up and down of a round in which all clients take part, on average; the last download is no part of it."""
+    rounds = result["history"][:-1] or result["history"]
+    shares = [1 - len(line["missing"]) / len(result["clients"]) for line in rounds]
+    return float(sum(line["bytes_up"] + line["bytes_down"] for line in rounds) / sum(shares))
 
 
 def _points(share: float | None) -> float | None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from fedsolve import digits
 from fedsolve.arrays import Arrays, finite
 from fedsolve.codec import Bytes
@@ -33,6 +31,7 @@ from fedsolve.runtime.client import Kind, Request
 from fedsolve.runtime.gather import Gathering, Plain, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
+from fedsolve.runtime.turnout import Participation, Turnout
 
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
@@ -105,7 +104,7 @@ def drive(
     transport: Transport,
     *,
     seed: int = 0,
-    participation: float = 1.0,
+    participation: Participation = 1.0,
     tolerate: bool = False,
     min_clients: int = 1,
     progress: Progress | None = None,
@@ -122,17 +121,16 @@ def drive(
 
     The last round is the one after which the method says that it is `done`, and at the latest that of `method.rounds`.
 
-    `participation` is the share of clients asked in a round. With `tolerate`, a client that fails or answers
-    nonsense is left out and listed as missing; without, the run stops and names it. A round that fewer than
-    `min_clients` answered does not count: the run stops. Clients are evaluated after each
-    round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over, `keep`
-    is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once. `gathering`
-    says how replies reach the server; by default it sees each of them. With `noise`, their sum is repaired, and the
-    server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone.
+    `participation` is the share of clients asked in a round, or "0.6-1" where it is drawn anew for each. With
+    `tolerate`, a client that fails or answers nonsense is left out and listed as missing; without, the run stops and
+    names it. A round that fewer than `min_clients` answered does not count: the run stops. Clients are evaluated after
+    each round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over,
+    `keep` is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once.
+    `gathering` says how replies reach the server; by default it sees each of them. With `noise`, their sum is repaired,
+    and the server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone.
     """
     _serves(method, task)
-    if not 0 < participation <= 1:
-        raise ParameterError(f"participation must be a share above 0 and at most 1; got {participation!r}")
+    turnout = Turnout.of(participation)
     whole("eval-every", evaluate_every, 1)
     gathering = gathering or Plain()
     gathering.check(participation)
@@ -145,7 +143,7 @@ def drive(
     for number in range(start.round + 1, method.rounds + 1):
         started = time.perf_counter()
         present = transport.clients()
-        plan = method.plan(state, _draw(present, participation, derive(seed, "participation", number)))
+        plan = method.plan(state, turnout.draw(present, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
         form = partial(_form, method, task, state, plan.clients, number, seed)
         first = min(plan.clients, default="")
@@ -272,15 +270,6 @@ def _ticker(progress: Progress | None, number: int, what: str, clients: Sequence
             progress(f"round {number}: {what}", done, len(clients))
 
     return tick
-
-
-def _draw(clients: Sequence[str], share: float, rng: np.random.Generator) -> list[str]:
-    """A random share of the clients, at least one, in sorted order."""
-    names = sorted(clients)
-    if share == 1.0 or not names:
-        return names
-    count = max(1, round(share * len(names)))
-    return [names[i] for i in np.sort(rng.choice(len(names), count, replace=False))]
 
 
 @dataclass(slots=True)

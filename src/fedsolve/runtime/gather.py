@@ -19,6 +19,7 @@ from fedsolve.privacy.graph import LEAST
 from fedsolve.progress import Tick
 from fedsolve.result import PLAIN
 from fedsolve.runtime.inbox import Inbox, Replies, SumWitness, Tallies
+from fedsolve.runtime.turnout import Participation
 
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer
@@ -43,7 +44,7 @@ class Transport(Protocol):
 class Gathering(Protocol):
     """How the replies to an update reach the inbox, and the figures of an evaluation."""
 
-    def check(self, participation: float) -> None:
+    def check(self, participation: Participation) -> None:
         """Refuse a run that replies cannot be gathered for in this way."""
         ...
 
@@ -65,7 +66,7 @@ class Gathering(Protocol):
 class Plain:
     """The server sees every client's reply, and adds them up itself."""
 
-    def check(self, participation: float) -> None:
+    def check(self, participation: Participation) -> None:
         """Nothing is refused."""
 
     def gather(self, transport: Transport, requests: Iterable[tuple[str, Bytes]], replies: Replies, tick: Tick) -> None:
@@ -110,7 +111,7 @@ class Secure:
         if whole("fraction", self.fraction, 0) > LARGEST_FRACTION:
             raise ParameterError(f"fraction must be at most {LARGEST_FRACTION} bits; got {self.fraction}")
 
-    def check(self, participation: float) -> None:
+    def check(self, participation: Participation) -> None:
         """Rounds over different clients are refused: their differences would disclose who is in one of them alone."""
         if participation != 1.0:
             raise ParameterError(

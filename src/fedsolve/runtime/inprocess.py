@@ -34,6 +34,7 @@ from fedsolve.runtime.client import Memory, Request, assess, handle
 from fedsolve.runtime.drive import Report, drive
 from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
+from fedsolve.runtime.turnout import Participation
 from fedsolve.threads import ONE_THREAD, cores
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def run(
     federation: Federation,
     *,
     seed: int = 0,
-    participation: float = 1.0,
+    participation: Participation = 1.0,
     absent: Collection[str] = (),
     workers: int = 0,
     progress: Progress | None = None,

@@ -41,6 +41,7 @@ from fedsolve.runtime.agreement import Agreement, agreement, check_terms
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.fitting import NAME as FITTING
 from fedsolve.runtime.fitting import Fitting
+from fedsolve.runtime.turnout import Participation
 from fedsolve.texts import read_json
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Rules:
     min_clients: int = 2  # fewer than these, and the run stops
     wait: float = 120.0  # seconds for the expected to appear
     timeout: float = 1800.0  # seconds for an answer
-    participation: float = 1.0
+    participation: Participation = 1.0
     evaluate_every: int = 0  # 0: after the last round only, since each evaluation costs one message per site
     keys: Mapping[str, str] = field(default_factory=dict)  # the public key of each site, where nodes have keys
     exclude: tuple[str, ...] = ()  # who is left out on purpose, and not expected

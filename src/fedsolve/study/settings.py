@@ -138,7 +138,8 @@ class Settings:
         "auto",
         TEXT,
         "iid, dirichlet:A (small A: very different clients), classes:C (C random classes per client), "
-        "neighbours:C (C classes in a row), shards:S, power-law, or by-client (the owners of the rows, --client). "
+        "neighbours:C (C classes in a row; C,uneven: in uneven shares), shards:S, power-law, or by-client (the owners "
+        "of the rows, --client). "
         "Default: by-client where the data name owners, else dirichlet:0.1.",
     )
     test: float | str = _setting(
@@ -160,7 +161,11 @@ class Settings:
     skip_broken: bool = _setting(False, FLAG, "Leave out pictures that cannot be read.")
     seed: int = _setting(0, WHOLE, "Decides the split and all draws. Default: 0.")
     rounds: int | None = _setting(None, WHOLE, "For methods that take several. Default: the method's own.")
-    participation: float = _setting(1.0, NUMBER, "Share of the clients that take part in a round. Default: 1.")
+    participation: float | str = _setting(
+        1.0,
+        SHARE,
+        "Share of the clients that take part in a round; 0.6-1: drawn anew for each, between these. Default: 1.",
+    )
     epsilon: float | None = _setting(
         None,
         NUMBER,

@@ -44,7 +44,7 @@ class Opening:
     def of(cls, method: Method, job: Job, rules: Rules, folder: Path) -> Opening | None:
         """Where the method has one round, begins with the same message whatever the task, and all sites have keys."""
         keys = bool(rules.expected) and all(name in rules.keys for name in rules.expected)
-        if method.rounds > 1 or not keys or rules.participation < 1:
+        if method.rounds > 1 or not keys or rules.participation != 1.0:
             return None
         first, second = (
             _first_message(method, task, job, rules) for task in (Task(Classes(2), (3,)), Task(Classes(3), (5,)))

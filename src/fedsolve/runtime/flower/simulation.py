@@ -37,6 +37,7 @@ from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Keeper
 from fedsolve.runtime.sites import KEYS, Host, Job, Rules, SplitSite
+from fedsolve.runtime.turnout import Participation
 from fedsolve.threads import cores
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def simulate(
     job: Job,
     load: Callable[[], Federation],
     *,
-    participation: float = 1.0,
+    participation: Participation = 1.0,
     evaluate_every: int = 1,
     progress: Progress | None = None,
     keeper: Keeper | None = None,
