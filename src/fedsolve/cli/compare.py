@@ -13,8 +13,8 @@ from fedsolve.cli.waiting import goes_on, waiting
 from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
-    "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "clients",
-    "partition", "test", "min_samples", "features", "skip_broken", "rounds", "participation", "metric",
+    "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "test",
+    "min_samples", "skip_broken", "rounds", "participation", "metric",
 )  # fmt: skip
 
 
@@ -39,8 +39,22 @@ def compare_command(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A parameter: rounds=20 for all methods that have it, fedhip.alpha=20 for one. Repeat for more.",
+            help="A parameter: rounds=20 for all methods that have it, fedhip.alpha=20 for one; alpha=1,5,20: each of "
+            "them. Repeat for more.",
         ),
+    ] = None,
+    clients: Annotated[
+        str | None, typer.Option(metavar="N,...", help="As for run; several are a sweep.", show_default=False)
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPLIT,...", help="As for run; several, with commas or ;, are a sweep.", show_default=False
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(metavar="MAP,...", help="As for run; several, with commas or ;, are a sweep.", show_default=False),
     ] = None,
     baselines: Annotated[
         bool,
@@ -56,25 +70,30 @@ def compare_command(
     """Run several methods on the same splits and write one page that compares them.
 
     Results are on disk as they come: a stopped comparison goes on where it was, and one with more methods or seeds runs
-    those alone. Example: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp
+    those alone. Lists are a sweep, every value with every other.
+
+    Examples: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp;
+    fedsolve compare --methods fedhip --set alpha=1,5,20 --clients 10,50 --out sweep
     """
     from fedsolve import report
     from fedsolve.metrics.words import check as check_metric
-    from fedsolve.study import compare
+    from fedsolve.study import compare, sweep
 
     report.check()
     base = Settings.of(setting_values(options), "the command line")
     if base.metric is not None:
         check_metric(base.metric)
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    runs = compare.plan(base, names, integers(seeds, "seeds"), assignments(assign or []), baselines=baselines)
+    grid = list(sweep.grid(assignments(assign or []), names))
+    bases = sweep.bases(base, clients, partition, features)
+    runs = compare.plans(bases, names, integers(seeds, "seeds"), grid, baselines=baselines)
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:
             typer.echo(run_line(method, seed, reply, done, total, base.metric))
 
     with goes_on(), waiting(quiet) as (progress, _):
-        compare.compare(runs, out, report_run, progress)
+        compare.compare(runs, out, report_run, progress, one_data_set=len(bases) == 1)
         page = report.write([out], out / "report.html", base.metric)
     for line in () if quiet else report.sentences(report.sections(report.entries([out]), base.metric or "")):
         typer.echo(line)

@@ -62,6 +62,29 @@ def plan(
     return [replace(run, seed=seed) for seed in dict.fromkeys(seeds) for run in everything]
 
 
+def plans(
+    bases: Sequence[Settings],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    grid: Sequence[Mapping[str, str]],
+    *,
+    baselines: bool = True,
+) -> list[Settings]:
+    """The runs of several comparisons in one: on every base, with every set of assignments; none twice.
+
+    >>> runs = plans([Settings(clients=5)], ["fedhip"], [0], [{"alpha": "1"}, {"alpha": "5"}])
+    >>> [(run.method, dict(run.set)) for run in runs]
+    [('local', {}), ('fedhip', {'alpha': '1'}), ('fedhip', {'alpha': '5'})]
+    """
+    found: list[Settings] = []
+    for base in bases:
+        for seed in dict.fromkeys(seeds):
+            for assignments in grid:
+                runs = plan(base, names, [seed], assignments, baselines=baselines)
+                found += [run for run in runs if run not in found]
+    return found
+
+
 def _run_of(base: Settings, name: str, values: Mapping[str, object], *, alone: bool = False) -> Settings:
     """A run of a method; with `alone`, held against training alone where that is closed form."""
     takes = _takes(class_of(name, values))
@@ -180,6 +203,9 @@ def place_of(settings: Settings) -> str:
     return f"{plain_name(title_of(settings))}-{settings.seed}"
 
 
+_AROUND = ("clients", "partition", "features")  # settings of which a comparison may have several
+
+
 def _named(runs: Sequence[Settings], place_of: Callable[[Settings], str]) -> list[tuple[str, str]]:
     """What each run is called, and its folder. Where one stands there already, by what differs from that one."""
     first: dict[str, Settings] = {}
@@ -191,6 +217,9 @@ def _named(runs: Sequence[Settings], place_of: Callable[[Settings], str]) -> lis
             before = parameters.values(method_of(other))
             after = parameters.values(method_of(run))
             words = [_word(name, value) for name, value in after.items() if before.get(name) != value]
+            for name in _AROUND:
+                value = getattr(run, name)
+                words += [_word(name, value)] if value != getattr(other, name) else []
             title = "-".join([title, *words])
             place = f"{plain_name(title)}-{run.seed}"
         names.append((title, place))
