@@ -593,7 +593,7 @@ def mistake(done: Outcome, before: dict[str, bytes], folder: Path, *wanted: str)
         ("--test nonsense", "'nonsense'"),
         ("--test global", "digits has no official test set"),
         ("--test official", "digits has no official test set"),
-        ("--participation 0", "participation must be a share above 0 and at most 1; got 0.0"),
+        ("--participation 0", "participation must be a share above 0 and at most 1, or two as in 0.6-1"),
         ("--participation 2", "got 2.0"),
         ("--participation nan", "got nan"),
         ("--method afl --rounds 7", "afl takes exactly 1 round; got rounds=7"),

@@ -60,6 +60,7 @@ def test_no_run_comes_twice_and_each_has_a_folder_of_its_own() -> None:
 
 
 def test_a_sweep_goes_on_where_it_was_and_its_page_tells_values_apart(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'fedsolve[report]'")
     words = ("compare", "--methods", "fedhip", "--no-baselines", "--out", "sweep", "--clients", "4")
     answer = command(*words, "--set", "alpha=1,20")
     assert answer.code == 0, answer.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,11 +30,13 @@ class Turnout:
         >>> Turnout.of("0.6-1"), Turnout.of(0.5)
         (Turnout(low=0.6, high=1.0), Turnout(low=0.5, high=0.5))
         """
-        first, dash, last = str(participation).partition("-")
-        try:
-            low, high = float(first), float(last if dash else first)
-        except ValueError:
-            low = high = math.nan
+        low = high = math.nan
+        with suppress(ValueError, TypeError):
+            low = high = float(participation)
+        if isinstance(participation, str) and math.isnan(low):
+            first, _, last = participation.partition("-")
+            with suppress(ValueError):
+                low, high = float(first), float(last)
         if isinstance(participation, bool) or not 0 < low <= high <= 1:
             raise ParameterError(
                 "participation must be a share above 0 and at most 1, or two as in 0.6-1, between which it is drawn "
