@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.data import catalog, leaf
+from fedsolve.data import catalog, layouts, leaf
 from fedsolve.data.samples import Unread
 from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.features.images import Pictures
+from fedsolve.reproduce.cells import images, published
 from tests.conftest import numbers
 
 with warnings.catch_warnings():  # typer imports names that its own click calls deprecated: not ours to mend
@@ -205,6 +206,21 @@ def test_imagenet_r_is_a_folder_a_class_and_a_text(home: Path) -> None:
     shutil.move(home / "inner", home / "imagenet-r" / "a" / "b")
     with pytest.raises(DataError, match=r"must hold one folder per class.*its pictures lie 3 folders deep"):
         fs.load("imagenet-r")
+
+
+def test_notes_beside_pictures_do_not_make_them_leaf(home: Path) -> None:
+    for wnid in WNIDS:
+        paint(home / "set" / "train" / wnid / "0.png")
+    (home / "set" / "train" / "notes.json").write_text("{}")
+    assert fs.load(str(home / "set")).class_names == WNIDS
+
+
+@pytest.mark.parametrize("dataset", ["Tiny-ImageNet", "ImageNet-R"])
+def test_the_papers_sets_are_known_by_name(dataset: str) -> None:
+    """So that who has them runs `--scale paper`."""
+    found = images(dataset, "paper", "a-network")
+    assert not isinstance(found, str) and found.data in layouts.OFFICIAL
+    assert f'"{dataset}"' in json.dumps(published())
 
 
 # --- LEAF ---

@@ -83,7 +83,8 @@ def read(
     """The table of a folder, by how it is laid out."""
     if imagenet.is_tiny(root) or name == "tiny-imagenet":
         return _tiny(root, name, skip_broken, progress)
-    if leaf.files(root) or name.partition(":")[0] in ("femnist", "shakespeare"):
+    named = name.partition(":")[0] in ("femnist", "shakespeare")
+    if named or (leaf.files(root) and not folders.has_pictures(root)):  # pictures may have notes in JSON beside them
         return _leaf(root, name, columns)
     folder = folders.read(root, skip_broken=skip_broken, progress=progress)
     labels, class_names = named_classes(np.array(folder.classes))
