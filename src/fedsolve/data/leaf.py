@@ -109,10 +109,11 @@ def hashed(contexts: Sequence[str], columns: int = COLUMNS) -> NDArray[np.float3
 def _users(path: Path) -> Iterator[tuple[str, list[Any], list[Any], str]]:
     """Name, inputs and labels of each user of a file, and what it is called in errors."""
     try:
+        size = path.stat().st_size
+        if not 0 < size <= LARGEST_FILE:
+            raise DataError(f"{path} must have 1 to {LARGEST_FILE} bytes; got {size}; split it by users")
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1) if path.stat().st_size <= LARGEST_FILE else b""
-        if not 0 < len(data) <= LARGEST_FILE:
-            raise DataError(f"{path} must have 1 to {LARGEST_FILE} bytes; got {path.stat().st_size}; split it by users")
+            data = file.read(size)  # no more, whoever is still writing to it
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     held = read_json(data, str(path))
