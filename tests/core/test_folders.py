@@ -132,9 +132,11 @@ def test_one_folder_is_one_class(tmp_path: Path) -> None:
 def test_a_folder_is_found_where_data_sets_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
     with pytest.raises(fs.FedsolveError, match=r"NAME for NAME\.npz or a folder NAME of pictures in \$FEDSOLVE_DATA"):
-        fs.load("imagenet-r")
+        fs.load("my-pictures")
     said = catalog.absent("imagenet-r")
     assert "imagenet-r.npz" in said and "a folder imagenet-r of pictures" in said and "holds neither" in said
+    with pytest.raises(DataError, match="imagenet-r is not here: put a folder imagenet-r"):
+        fs.load("imagenet-r")
     (tmp_path / "imagenet-r").mkdir()
     assert catalog.absent("imagenet-r")  # empty
     two_classes(tmp_path / "imagenet-r", 2)

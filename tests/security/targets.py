@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fedsolve import arrays, codec, methods, report
 from fedsolve.arrays import Array
 from fedsolve.data import catalog
 from fedsolve.data.files import read_columns
+from fedsolve.data.pickled import read_pickle
 from fedsolve.data.reading import Reading
 from fedsolve.data.task import Task
 from fedsolve.features import columnsums, fitting, maps
@@ -226,12 +228,35 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     spent = b'{"format": 1, "mu": {"3f1a": 0.268, "77ab": 1.5}}\n'
     site = b"NAME=ward-a\nMIN_CLASS=5\nMAX_PARAMETERS=0.33\nALLOW_METHODS=afl,fedhip\nPRIVACY='plain'\n"
 
+    leaf = tuple(
+        json.dumps({"users": ["a", "b"], "num_samples": [1, 2], "user_data": {"a": first, "b": second}}).encode()
+        for first, second in (
+            ({"x": [[0.5] * 784], "y": [3]}, {"x": [[0, 1] * 392] * 2, "y": [61, 0]}),
+            ({"x": ["To be, or"], "y": [" "]}, {"x": ["not to be", "é\n"], "y": ["\n", "€"]}),
+        )
+    )
+    batch = {
+        b"data": np.arange(6, dtype=np.uint8).reshape(2, 3),
+        b"labels": [1, 300],
+        b"filenames": [b"a.png", b"\xff"],
+    }
+    (folder / "leaf" / "train").mkdir(parents=True, exist_ok=True)
+
     def rules(path: Path) -> None:
         Policy.of({name.lower(): value for name, value in read_env(path).items()})
 
     targets = [
         Target("spent", "json", (spent,), through("spent.json", lambda path: Budget(path, 2.0).spent("3f1a"))),
         Target("policy", "bytes", (site,), through("site.env", rules)),
+        Target(
+            "leaf", "json", tuple(leaf), through("leaf/train/a.json", lambda path: catalog.load(str(folder / "leaf")))
+        ),
+        Target(
+            "pickle",
+            "bytes",
+            tuple(pickle.dumps(batch, protocol) for protocol in (0, 1, 2)),
+            lambda data: read_pickle(data, "a batch"),
+        ),
         Target("model", "safetensors", models, through("m.safetensors", load_model), share=0.5),
         Target("csv", "bytes", (csv, numbers, mixed), through("t.csv", table)),
         Target("npz", "npz", tuple(map(_npz, (False, True))), through("t.npz", table), share=0.5),

@@ -21,7 +21,7 @@ NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
     "csv", "npz", "toml", "config", "result", "report", "parquet", "words",
     "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
-    "spent", "policy",
+    "spent", "policy", "leaf", "pickle",
 )  # fmt: skip
 SECURE = ("secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal")  # need cryptography
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.arrays import Array
-from fedsolve.data import archives, folders, hub
+from fedsolve.data import archives, folders, hub, layouts, leaf
 from fedsolve.data.files import ENDINGS, NAMES, READERS, read_columns, read_content
-from fedsolve.data.labels import target_of
+from fedsolve.data.labels import named_classes, target_of
 from fedsolve.data.reading import AUTO, NUMBERS, Reading
 from fedsolve.data.sheets import Content
 from fedsolve.data.table import Table
@@ -34,10 +34,11 @@ def load(
     progress: Progress | None = None,
     reading: Reading | None = None,
 ) -> Table:
-    """The table called `name`: "digits", "synthetic:0.5,0.5", an image set of `archives`, a file, or a folder.
+    """The table called `name`: "digits", "synthetic:0.5,0.5", a set of `archives` or `layouts`, a file, or a folder.
 
-    Files end in .npz, .csv or .parquet. A folder holds pictures: CLASS/FILE, or CLIENT/CLASS/FILE for natural clients.
-    Other names are those of NAME.npz or of a folder NAME of pictures in the folder that $FEDSOLVE_DATA names. `seed`
+    Files end in .npz, .csv or .parquet. A folder holds pictures: CLASS/FILE, or CLIENT/CLASS/FILE for natural clients;
+    or it is laid out as Tiny-ImageNet or LEAF are. Official CIFAR archives are known by their names. Other names are
+    those of NAME.npz or of a folder NAME of pictures in the folder that $FEDSOLVE_DATA names. `seed`
     matters for generated data alone. Pictures that cannot be read are refused by name, or left out. `reading` says
     which columns of a .csv or .parquet file are what; without it the label is `y` or `label`, the owner `client`.
 
@@ -56,11 +57,15 @@ def load(
     _check_no_table(reading, name)
     if kind in _NAMED:
         return _NAMED[kind](name, argument, seed)
-    place = Path(name) if name and Path(name).is_dir() else _kept(name)
+    if archives.is_archive(Path(name)):
+        return _archive(name)
+    columns = layouts.columns(kind, name, argument)
+    base = kind if kind in layouts.OFFICIAL else name
+    place = Path(base) if base and Path(base).is_dir() else _kept(base)
     if place is None:
-        raise _unknown(name)
+        raise DataError(layouts.absent(base)) if base in layouts.OFFICIAL else _unknown(name)
     if place.is_dir():
-        return _folder(place, name, skip_broken, progress)
+        return layouts.read(place, name, columns, skip_broken=skip_broken, progress=progress)
     return _file(place, name, reading or Reading())
 
 
@@ -119,8 +124,11 @@ def absent(name: str) -> str:
     kind, home = name.partition(":")[0], archives.folder()
     if kind in (*archives.IDX_SETS, *archives.CIFAR_SETS):
         return archives.absent(kind)
-    if kind in _NAMED or Path(name).exists() or _kept(name) is not None:
+    base = kind if kind in layouts.OFFICIAL else name
+    if kind in _NAMED or Path(base).exists() or _kept(base) is not None:
         return ""
+    if base in layouts.OFFICIAL:
+        return layouts.absent(base)
     where = f"{home} holds neither" if home else "FEDSOLVE_DATA is not set"
     return (
         f"{name} is not here: put {name}.npz (x, y, x_test, y_test) or a folder {name} of pictures ({name}/CLASS/FILE) "
@@ -129,41 +137,27 @@ def absent(name: str) -> str:
 
 
 def _kept(name: str) -> Path | None:
-    """NAME.npz, or the folder NAME of pictures, where data sets are kept."""
+    """NAME.npz, or the folder NAME of pictures or of LEAF, where data sets are kept."""
     home = archives.folder()
     if home is None or not _PLAIN.fullmatch(name):
         return None
     if (home / f"{name}.npz").is_file():
         return home / f"{name}.npz"
-    return home / name if folders.has_pictures(home / name) else None
+    places = [home / each for each in layouts.folders_of(name)]
+    return next((each for each in places if leaf.files(each) or folders.has_pictures(each)), None)
 
 
 def _unknown(name: str) -> UnknownNameError:
     """Near matches among names alone: what else may be given is no name."""
     home = archives.folder()
     kept = [path.stem if path.suffix == ".npz" else path.name for path in home.glob("*")] if home is not None else []
-    names = {each for each in kept if _kept(each) is not None} | set(_NAMED)
+    names = {each for each in kept if _kept(each) is not None} | {*_NAMED, *layouts.OFFICIAL}
     others = (
         f"a file ({', '.join(READERS)}), a folder of pictures, or NAME for NAME.npz or a folder NAME of pictures in "
         f"$FEDSOLVE_DATA ({home or 'not set'})"
     )
     near = str(unknown("data set", name, names))
     return UnknownNameError(f"{near}{'' if near.endswith('?') else '.'} Or give {others}")
-
-
-def _folder(root: Path, name: str, skip_broken: bool, progress: Progress | None) -> Table:
-    """The table of a folder of pictures."""
-    folder = folders.read(root, skip_broken=skip_broken, progress=progress)
-    labels, class_names = named_classes(np.array(folder.classes))
-    return Table.make(
-        name,
-        folder.images,
-        labels,
-        client=np.array(folder.clients) if folder.clients else None,
-        class_names=class_names,
-        skipped=folder.skipped,
-        layout=folder.layout,
-    )
 
 
 def table_of(columns: Mapping[str, Array], name: str, task: str = AUTO) -> Table:
@@ -206,14 +200,6 @@ def _are_numbers(labels: Array) -> bool:
 def _number_names(labels: Array) -> tuple[str, ...]:
     width = labels.shape[1] if labels.ndim == 2 else 1
     return ("y",) if width == 1 else tuple(f"y{place}" for place in range(1, width + 1))
-
-
-def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
-    """Class numbers, and the sorted class names where labels are texts."""
-    if labels.dtype.kind != "U":
-        return labels, ()
-    names, numbers = np.unique(labels, return_inverse=True)
-    return numbers, tuple(names.tolist())
 
 
 def _digits(name: str, argument: str, seed: int) -> Table:
@@ -269,8 +255,17 @@ def _image_set(name: str, argument: str, seed: int) -> Table:
     if argument:
         raise ParameterError(f"data set {name.partition(':')[0]!r} takes no argument; got {name!r}")
     content = archives.read(name)
-    if isinstance(content, Path):
-        return table_of(read_columns(content), name)
+    return table_of(read_columns(content), name) if isinstance(content, Path) else _official(name, content)
+
+
+def _archive(name: str) -> Table:
+    """The table of an official archive, wherever it lies."""
+    if not Path(name).is_file():
+        raise DataError(f"there is no file {name}")
+    return _official(name, archives.read_archive(Path(name)))
+
+
+def _official(name: str, content: archives.Four) -> Table:
     x, y, x_test, y_test = content
     return Table.make(name, x, y, test=(x_test, y_test))
 

@@ -61,3 +61,11 @@ def _is_numbers(labels: Array, whose: str) -> bool:
 
 def _whole(labels: Array) -> bool:
     return labels.dtype.kind in "iub" or bool((np.floor(labels) == labels).all())
+
+
+def named_classes(labels: Array) -> tuple[Array, tuple[str, ...]]:
+    """Class numbers, and the sorted class names where labels are texts."""
+    if labels.dtype.kind != "U":
+        return labels, ()
+    names, numbers = np.unique(labels, return_inverse=True)
+    return numbers, tuple(names.tolist())

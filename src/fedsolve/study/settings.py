@@ -99,9 +99,9 @@ class Settings:
     data: str = _setting(
         "digits",
         TEXT,
-        "digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, a file (.npz "
-        "with x and y, .csv or .parquet with a column y or label), a folder of pictures (one folder per "
-        "class), or hf:NAME.",
+        "digits (embedded, the default), synthetic:A,B, mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet, "
+        "imagenet-r, femnist, shakespeare, a file (.npz with x and y, .csv or .parquet with a column y or label), "
+        "a folder of pictures (one folder per class), or hf:NAME.",
     )
     label: str = _setting(
         "", TEXT, "The column of a table that is predicted, or several numbers: A,B. Default: y or label.", "NAME"
