@@ -66,8 +66,9 @@ def _means(values: Float, draws: int, place: int) -> Float:
 
 
 def _wilcoxon(values: Float) -> float:
-    """The two-sided p-value; 1 where nothing differs."""
-    return float(stats.wilcoxon(values).pvalue) if np.any(values) else 1.0
+    """The two-sided p-value, of those that differ; 1 where nothing does."""
+    differing = values[values != 0.0]
+    return float(stats.wilcoxon(differing).pvalue) if len(differing) else 1.0
 
 
 def holm(differences: Mapping[str, Difference]) -> dict[str, Difference]:
