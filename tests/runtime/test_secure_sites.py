@@ -28,7 +28,7 @@ from fedsolve.runtime.client import Request
 from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
 from fedsolve.runtime.flower.messages import packed, unpacked
-from fedsolve.runtime.sites import Job
+from fedsolve.runtime.sites import FileSite, Job
 from tests.runtime.grid import InProcessGrid, engine
 from tests.runtime.test_flower import pooled_run, wards
 
@@ -265,24 +265,47 @@ def noisy(**words: Any) -> dict[str, Any]:
 
 
 def test_what_is_spent_on_the_same_data_adds_up_to_the_sites_limit(tmp_path: Path) -> None:
-    rules = {"privacy": "noisy", "epsilon_max": "1.5", "features": "unit"}
+    rules = {"privacy": "noisy", "epsilon_max": "6.5", "features": "unit"}
     nodes = keyed(wards(tmp_path), tmp_path, **rules)
-    job = job_of(AFL, 3, features="unit", noise=noisy(honest=3))
+    job = job_of(AFL, 3, features="unit", noise=noisy(epsilon=4.0, honest=3))
     outcome, _ = served(nodes, tmp_path, job)
     assert not outcome.failed
     spent = json.loads((tmp_path / "ward-a" / "spent.json").read_text())
-    assert list(spent["mu"].values()) == [pytest.approx(fs.Noise(epsilon=1.0).mu)]
+    assert list(spent["mu"].values()) == [pytest.approx(fs.Noise(epsilon=4.0).mu)]
     served(nodes, tmp_path, job)
-    with pytest.raises(DataError, match=r"would have spent epsilon 1\.8.* its limit is 1.5"):
+    with pytest.raises(DataError, match=r"would have spent epsilon 7\.\d+ .* its limit is 6.5"):
         served(nodes, tmp_path, job)
-    with pytest.raises(DataError, match=r"it spends epsilon 1\.5 at most; the server asks for 2"):
-        served(nodes, tmp_path, job_of(AFL, 3, features="unit", noise=noisy(epsilon=2.0, honest=3)))
+    with pytest.raises(DataError, match=r"it spends epsilon 6\.5 at most; the server asks for 8"):
+        served(nodes, tmp_path, job_of(AFL, 3, features="unit", noise=noisy(epsilon=8.0, honest=3)))
 
 
 def test_noise_that_the_server_adds_is_none_to_a_site_that_wants_noise(tmp_path: Path) -> None:
     nodes = keyed(wards(tmp_path), tmp_path, privacy="noisy", features="unit")
     with pytest.raises(DataError, match="it answers with noise alone"):
         served(nodes, tmp_path, job_of(AFL, 0, features="unit", noise=noisy(by="server")))
+
+
+def test_a_server_cannot_thin_the_noise_out(tmp_path: Path) -> None:
+    """By saying that very many share it, or that sums are over very many, and then opening one over three."""
+    nodes = keyed(wards(tmp_path), tmp_path, privacy="noisy", features="unit")
+    asked = job_of(AFL, 3, features="unit", noise=noisy(honest=3))
+
+    class Lying(InProcessGrid):
+        def push_messages(self, messages: Any) -> Any:
+            listed = list(messages)
+            for message in listed:
+                head = message.content.config_records["head"]
+                head["job"] = str(head["job"]).replace('"honest": 3', '"honest": 1000')
+            return super().push_messages(listed)
+
+    sites = tuple(config["client"] for config in nodes.values())
+    rules = Rules(sites, wait=2.0, timeout=5.0)
+    grid = Lying(make_client_app(), nodes)
+    with pytest.raises(DataError, match="noise that 1000 share would be too little"):
+        serve(grid, asked, rules, lambda line: None, peers=peers_of(tmp_path))
+    site = FileSite.of(nodes[1000])
+    assert site.member(replace(asked, quorum=1000), "").quorum == 1000  # so that it opens no session over fewer
+    assert not (tmp_path / "ward-a" / "spent.json").exists()
 
 
 def test_noise_that_sites_share_needs_a_sum_of_so_many(tmp_path: Path) -> None:

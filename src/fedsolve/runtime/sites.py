@@ -206,7 +206,7 @@ class Host(Protocol):
         """The method that the job names, as it can be had here."""
         ...
 
-    def member(self, terms: str) -> Member:
+    def member(self, job: Job, terms: str) -> Member:
         """What it brings along to secure sums, on these terms; refused where it has no keys."""
         ...
 
@@ -283,8 +283,13 @@ class FileSite:
         return fit.named(table.inputs) if isinstance(fit, Fitting) and fit.needs_words else ""
 
     def _admit(self, job: Job) -> None:
-        """Refuse a job that the policy does not allow. Noise that the server adds is none to the site."""
+        """Refuse a job that the policy does not allow. Noise that the server adds is none to the site.
+
+        Nor is noise that more sites are said to share than a sum has at least: each would add next to nothing.
+        """
         noise = job.noisy()
+        if noise is not None:
+            noise.check_shared(job.quorum)
         epsilon = noise.epsilon if noise and noise.by == "sites" else None
         method = "" if job.method == FITTING else job.method
         self.policy.admit(method, job.features, quorum=job.quorum, epsilon=epsilon)
@@ -320,14 +325,15 @@ class FileSite:
             return replace(Fitting(**job.set), told_from=self.policy.min_cell)
         return methods.restored(job.method, job.set, model=self.model)
 
-    def member(self, terms: str) -> Member:
-        """Its keys and those it has pinned, in its folder."""
+    def member(self, job: Job, terms: str) -> Member:
+        """Its keys and those it has pinned, in its folder; a sum is over no fewer sites than the job says."""
         if self.keys is None:
             raise DataError("it has no keys for secure sums; there, `fedsolve deploy join` makes them")
         from fedsolve.privacy.credentials import IDENTITY, PEERS
 
         files = self.keys / IDENTITY, self.keys / PEERS
-        return _member(self.name, *files, quorum=self.policy.quorum, data=self._split.data, terms=terms)
+        quorum = max(self.policy.quorum, job.quorum)
+        return _member(self.name, *files, quorum=quorum, data=self._split.data, terms=terms)
 
     def spend(self, mu: float) -> None:
         """Into its own account of these data, up to its own limit."""
@@ -418,12 +424,12 @@ class SplitSite:
         """The method of the job, whose writer is on this machine."""
         return job.create()
 
-    def member(self, terms: str) -> Member:
+    def member(self, job: Job, terms: str) -> Member:
         """Keys that were made for the run."""
         from fedsolve.privacy.credentials import PEERS
 
         folder = self.state / KEYS
-        return _member(self.name, folder / f"{self.name}.key", folder / PEERS, terms=terms)
+        return _member(self.name, folder / f"{self.name}.key", folder / PEERS, quorum=job.quorum, terms=terms)
 
     def spend(self, mu: float) -> None:
         """Nothing: whoever asks has the data."""
@@ -463,7 +469,7 @@ def respond(site: Host, job: Job, common: Task, data: Bytes, run: str, told: str
     task, client = site.client(job, common)
     # The first update starts from nothing; what an answer for another task left behind is no memory.
     memory = None if (request.kind, request.round) == ("update", 1) else _recall(site, job, run)
-    member = site.member(told) if job.quorum else None
+    member = site.member(job, told) if job.quorum else None
 
     def act(kept: Arrays) -> tuple[Arrays, tuple[Memory, Bytes]]:
         before = memory and replace(memory, secure=kept)
