@@ -38,6 +38,7 @@ TRIALS = 4000  # of the attack
 
 
 def measure() -> list[dict[str, Any]]:
+    """Accuracy under noise on CIFAR-100 features, global and personal, and a membership attack on noisy sums."""
     table = fs.load("cifar100-features")
     return [*overall(table), *personal(table), *attack(table)]
 
