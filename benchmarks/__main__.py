@@ -83,8 +83,8 @@ def main(names: list[str]) -> None:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    heads = list(rows[0])
-    cells = [[text(row[head]) for head in heads] for row in rows]
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    cells = [[text(row.get(head, "")) for head in heads] for row in rows]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
     for line in [heads, ["-" * width for width in widths], *cells]:
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
