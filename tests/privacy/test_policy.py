@@ -11,7 +11,8 @@ import fedsolve as fs
 from fedsolve.errors import ParameterError
 from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime.fitting import NAME as FITTING
-from fedsolve.runtime.sites import FileSite, Job, agree, opening, respond
+from fedsolve.runtime.job import Job, agree
+from fedsolve.runtime.sites import FileSite, opening, respond
 from tests.runtime.test_cli import Command
 
 

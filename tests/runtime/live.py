@@ -21,7 +21,7 @@ import numpy as np
 import fedsolve as fs
 from fedsolve import deploy, parameters
 from fedsolve.deploy.run import is_open
-from fedsolve.runtime.sites import Job, Rules
+from fedsolve.runtime.job import Job, Rules
 
 BIN = str(Path(sys.executable).parent)
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -129,7 +129,7 @@ def test_sites_of_a_secure_sum_are_one_contribution(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
     from fedsolve import deploy
     from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
-    from fedsolve.runtime.sites import Job
+    from fedsolve.runtime.job import Job
     from tests.runtime.grid import InProcessGrid, engine
     from tests.runtime.test_flower import wards
     from tests.runtime.test_secure_sites import job_of, keyed, peers_of

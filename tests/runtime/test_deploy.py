@@ -42,8 +42,9 @@ from fedsolve.deploy import certificates, files
 from fedsolve.deploy.node import foreign
 from fedsolve.deploy.run import LINK, is_open, search_path
 from fedsolve.privacy.policy import Policy
+from fedsolve.runtime.job import Job, Rules
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import FileSite, Job, Rules
+from fedsolve.runtime.sites import FileSite
 from tests.runtime.live import (
     BIN,
     ENVIRONMENT,

@@ -12,7 +12,8 @@ import pytest
 import fedsolve as fs
 from fedsolve import arrays
 from fedsolve.runtime.fitting import Fitting
-from fedsolve.runtime.sites import FileSite, Job
+from fedsolve.runtime.job import Job
+from fedsolve.runtime.sites import FileSite
 from tests.core.test_patches import pictures
 from tests.runtime.test_cli import Command
 
@@ -42,7 +43,7 @@ def pooled(folder: Path, names: tuple[str, ...] = ("ward-a", "ward-b", "ward-c")
 def served(nodes: dict[int, dict[str, str]], method: fs.Method, features: str = SPEC, **rules: Any) -> Any:
     from fedsolve.runtime.flower.client import make_client_app
     from fedsolve.runtime.flower.server import serve
-    from fedsolve.runtime.sites import Rules
+    from fedsolve.runtime.job import Rules
     from tests.runtime.grid import InProcessGrid
 
     said: list[str] = []

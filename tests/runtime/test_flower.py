@@ -31,12 +31,13 @@ from flwr.serverapp import ServerApp
 
 from fedsolve import deploy
 from fedsolve.ledger.store import Ledger
+from fedsolve.runtime import job as jobs
 from fedsolve.runtime import sites
 from fedsolve.runtime.drive import drive
 from fedsolve.runtime.flower import Rules, client, make_client_app, meet, meeting, serve, simulate, transport
 from fedsolve.runtime.flower.messages import packed
 from fedsolve.runtime.flower.simulation import without_notice
-from fedsolve.runtime.sites import Job
+from fedsolve.runtime.job import Job
 from tests.runtime.grid import InProcessGrid, engine
 
 
@@ -651,7 +652,7 @@ def test_a_node_that_left_fails_at_once_and_takes_part_in_the_next_run(tmp_path:
     grid = InProcessGrid(make_client_app(), nodes)
     job, rules = job_of(fs.AFL(ridge=0.0, intercept=False), seed=4), Rules(**QUICK)
     met, told, *_ = meet(grid, job, rules, print)
-    task = sites.agree(told, job)
+    task = jobs.agree(told, job)
     gone = grid.nodes.pop(999)
     way = transport.FlowerTransport(grid, met, job, task, 60.0)
     outcome = drive(fs.AFL(ridge=0.0, intercept=False), task, way, seed=4, tolerate=True)
@@ -701,7 +702,7 @@ def test_a_deployed_run_writes_its_result_or_why_not(tmp_path: Path) -> None:
     grid = InProcessGrid(make_client_app(), wards(tmp_path))
     rules = {**QUICK, "sites": ["ward-a", "ward-b", "ward-c"]}
     config: dict[str, bool | float | int | str] = {
-        "job": sites.to_text(job_of(fs.FedHiP(beta=1.0, intercept=False))),
+        "job": jobs.to_text(job_of(fs.FedHiP(beta=1.0, intercept=False))),
         "rules": json.dumps(rules),
         "out": str(tmp_path / "out"),
         "status": str(tmp_path / "status.json"),

@@ -28,7 +28,8 @@ from fedsolve.runtime.client import Request
 from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
 from fedsolve.runtime.flower.messages import packed, unpacked
-from fedsolve.runtime.sites import FileSite, Job
+from fedsolve.runtime.job import Job
+from fedsolve.runtime.sites import FileSite
 from tests.runtime.grid import InProcessGrid, engine
 from tests.runtime.test_flower import pooled_run, wards
 

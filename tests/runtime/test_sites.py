@@ -14,9 +14,10 @@ import pytest
 import fedsolve as fs
 from fedsolve.features import maps
 from fedsolve.privacy.policy import Policy
-from fedsolve.runtime import sites
+from fedsolve.runtime import job as jobs
 from fedsolve.runtime.agreement import Agreement
-from fedsolve.runtime.sites import Description, FileSite, Job
+from fedsolve.runtime.job import Description, Job
+from fedsolve.runtime.sites import FileSite
 from tests.core.tiny import NORMAL, write_onnx
 
 JOB = Job("afl", seed=4)
@@ -31,16 +32,16 @@ def ward(folder: Path, name: str, header: str, *rows: str) -> FileSite:
 
 def described(*wards: FileSite, job: Job = JOB) -> dict[str, Description]:
     """As they arrive at the server: through their texts."""
-    texts = {site.name: sites.to_text(site.describe(job)) for site in wards}
-    return {name: sites.from_text(Description, text) for name, text in texts.items()}
+    texts = {site.name: jobs.to_text(site.describe(job)) for site in wards}
+    return {name: jobs.from_text(Description, text) for name, text in texts.items()}
 
 
 def test_sites_agree_on_classes_and_columns_and_one_may_have_a_single_class(tmp_path: Path) -> None:
     first = ward(tmp_path, "a", "age,pulse,label", "1,2,well", "3,4,ill")
     second = ward(tmp_path, "b", "pulse,label,age", "6,unsure,5", "8,unsure,7")
-    task = sites.agree(described(first, second), JOB)
+    task = jobs.agree(described(first, second), JOB)
     assert task.class_names == ("ill", "unsure", "well") and task.feature_names == ("age", "pulse")
-    told = fs.Task.from_text(sites.shared_text(task, JOB))
+    told = fs.Task.from_text(jobs.shared_text(task, JOB))
     for site, inputs, labels in ((first, [[1, 2], [3, 4]], [2, 0]), (second, [[5, 6], [7, 8]], [1, 1])):
         common, client = site.client(JOB, told)
         assert common == task
@@ -49,14 +50,14 @@ def test_sites_agree_on_classes_and_columns_and_one_may_have_a_single_class(tmp_
 
 def test_what_is_told_holds_no_values(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,pulse,label", "123456,2,well", "3,4,ill")
-    text = sites.to_text(site.describe(JOB))
+    text = jobs.to_text(site.describe(JOB))
     assert "123456" not in text
     assert set(json.loads(text)) == {"name", "version", "task", "samples", "words"}
 
 
 def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,label", "1,well", "3,ill")
-    task = sites.agree(described(site), JOB)
+    task = jobs.agree(described(site), JOB)
     later = ward(tmp_path, "a", "age,label", "1,well", "3,dead")  # the next message finds a new process
     with pytest.raises(fs.DataError, match=r"the data of site 'a' are not what all agreed on: .*unknown class 'dead'"):
         later.client(JOB, task)
@@ -64,7 +65,7 @@ def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> No
 
 def test_a_site_with_another_map_computes_nothing(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,label", "1,well", "3,ill")
-    task = sites.agree(described(site), JOB)
+    task = jobs.agree(described(site), JOB)
     other = FileSite("a", site.data, site.state, features="unit")
     with pytest.raises(fs.DataError, match="the features here are not the federation's: unit here, identity there"):
         other.client(JOB, task)
@@ -77,17 +78,17 @@ def test_the_text_that_all_are_told_does_not_depend_on_where_a_network_lies(tmp_
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 9, 9, 3), np.uint8), y=np.arange(4) % 2)
     job = Job("afl", features=f"onnx:{here},{NORMAL}").identified()
     site = FileSite("a", str(tmp_path / "d.npz"), tmp_path / "a", features=f"onnx:{there},{NORMAL}", policy=FEW)
-    task = sites.agree(described(site, job=job), job)
+    task = jobs.agree(described(site, job=job), job)
     assert str(task.features) == f"onnx:{here},{NORMAL}"
-    assert sites.shared_text(site.describe(job).task, job) == sites.shared_text(task, job)
-    common, _ = site.client(job, fs.Task.from_text(sites.shared_text(task, job)))
+    assert jobs.shared_text(site.describe(job).task, job) == jobs.shared_text(task, job)
+    common, _ = site.client(job, fs.Task.from_text(jobs.shared_text(task, job)))
     assert common.features == maps.parse(f"onnx:{there},{NORMAL}")
 
 
 @pytest.mark.parametrize("text", ["", "7", "{}", '{"name": "a", "version": "1", "task": 7, "samples": 3}'])
 def test_a_description_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(fs.DataError, match="not a description that this version of fedsolve understands"):
-        sites.from_text(Description, text)
+        jobs.from_text(Description, text)
 
 
 COLUMNS = ("age", "pulse", "weight")
@@ -99,7 +100,7 @@ def description(name: str, **changes: object) -> Description:
 
 
 def agreed(*wards: Description) -> fs.Task:
-    return sites.agree({site.name: site for site in wards}, Job("afl"))
+    return jobs.agree({site.name: site for site in wards}, Job("afl"))
 
 
 # --- agreement ---
@@ -125,7 +126,7 @@ def test_texts_and_numbers_as_labels_are_refused_by_name() -> None:
 
 
 def majority(*wards: Description, quorum: int) -> Agreement:
-    return sites.agreed({site.name: site for site in wards}, Job("afl"), quorum)
+    return jobs.agreed({site.name: site for site in wards}, Job("afl"), quorum)
 
 
 def test_who_differs_from_enough_others_is_left_out_with_the_reason() -> None:
@@ -194,7 +195,7 @@ def test_a_site_describes_arrays_tables_and_pictures(tmp_path: Path) -> None:
         job = Job("afl", features=spec)
         own = site.describe(job)
         assert own.task.inputs == shape
-        task = sites.agree({"ward-a": own}, job)
+        task = jobs.agree({"ward-a": own}, job)
         split, client = site.client(job, task)
         assert task == split
         assert (own.task.described, own.samples) == (split.described, len(client.train) + len(client.test))

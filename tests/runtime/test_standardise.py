@@ -9,7 +9,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.privacy.policy import Policy
-from fedsolve.runtime.sites import FileSite, Job
+from fedsolve.runtime.job import Job
+from fedsolve.runtime.sites import FileSite
 from tests.core.test_standard import moments_of_time
 from tests.runtime.test_cli import Command
 

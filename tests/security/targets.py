@@ -37,7 +37,7 @@ from fedsolve.report import clusters
 from fedsolve.result import Result
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
-from fedsolve.runtime.sites import Description, Job, from_text, to_text
+from fedsolve.runtime.job import Description, Job, from_text, to_text
 from fedsolve.study.settings import Settings, read_config
 from fedsolve.texts import read_env
 from tests.conftest import unsealed

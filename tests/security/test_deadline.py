@@ -23,7 +23,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from fedsolve import codec
 from fedsolve.methods import afl
-from fedsolve.runtime import deadline, sites
+from fedsolve.runtime import deadline
+from fedsolve.runtime import job as jobs
 from fedsolve.runtime.flower import make_client_app
 from fedsolve.runtime.flower.messages import packed
 
@@ -40,7 +41,7 @@ def hang(self, private, message, site):
 
 afl.AFL.update = hang
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
-head = {"version": sites.VERSION, "job": sites.to_text(sites.Job("afl")), "features": "identity"}
+head = {"version": jobs.VERSION, "job": jobs.to_text(jobs.Job("afl")), "features": "identity"}
 message = Message(RecordDict({"head": ConfigRecord(head), "body": packed(codec.encode({}))}), 1, "query.hello")
 message.metadata.__dict__["_message_id"] = "1"
 config = {"client": "a", "data": f"{folder}/d.npz", "state": f"{folder}/state", "deadline": "1"}

@@ -27,11 +27,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsolve.privacy.policy import Policy
+from fedsolve.runtime import job as jobs
 from fedsolve.runtime import sites
 from fedsolve.runtime.client import Request
 from fedsolve.runtime.flower import make_client_app
 from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
-from fedsolve.runtime.sites import VERSION, FileSite, Job
+from fedsolve.runtime.job import VERSION, Job
+from fedsolve.runtime.sites import FileSite
 
 COLUMNS = ("age", "pulse", "weight")
 PLAIN = {"ridge": 0.0, "intercept": False}
@@ -85,15 +87,15 @@ class Ward:
         run: Any = 7,
     ) -> Answer:
         job = Job("afl", PLAIN) if job is None else job
-        text = job if isinstance(job, str) else sites.to_text(job) if isinstance(job, Job) else json.dumps(job)
-        words = task if isinstance(task, str) else sites.shared_text(task, Job("afl", PLAIN))
+        text = job if isinstance(job, str) else jobs.to_text(job) if isinstance(job, Job) else json.dumps(job)
+        words = task if isinstance(task, str) else jobs.shared_text(task, Job("afl", PLAIN))
         asked = update() if request is None else request
         body = packed(asked if isinstance(asked, bytes) else asked.write())
         return self.call(REQUEST, RecordDict({"head": ConfigRecord({"job": text, "task": words}), "body": body}), run)
 
     def greet(self, job: Job, **head: str) -> Answer:
         """The hello that carries a first request."""
-        words = {"version": VERSION, "job": sites.to_text(job), "features": "identity", **head}
+        words = {"version": VERSION, "job": jobs.to_text(job), "features": "identity", **head}
         return self.call(HELLO, RecordDict({"head": ConfigRecord(dict(words)), "body": packed(codec.encode({}))}))
 
     @property
@@ -184,7 +186,7 @@ REFUSED: dict[str, tuple[Callable[[Ward], Answer], str]] = {
     "no body in the message": (
         lambda w: w.call(
             REQUEST,
-            RecordDict({"head": ConfigRecord({"job": sites.to_text(Job("afl", PLAIN)), "task": TASK.to_text()})}),
+            RecordDict({"head": ConfigRecord({"job": jobs.to_text(Job("afl", PLAIN)), "task": TASK.to_text()})}),
         ),
         "no content",
     ),

@@ -32,7 +32,8 @@ from fedsolve.runtime.client import Request, handle
 from fedsolve.runtime.drive import Outcome, drive
 from fedsolve.runtime.inbox import Failure
 from fedsolve.runtime.inprocess import InProcess
-from fedsolve.runtime.sites import VERSION, Description, FileSite, Job, agreed, from_text, respond, to_text
+from fedsolve.runtime.job import VERSION, Description, Job, agreed, from_text, to_text
+from fedsolve.runtime.sites import FileSite, respond
 
 HOSTILE, FEATURES, CLASSES = "ward-b", 6, 3
 METHODS: dict[str, Method] = {

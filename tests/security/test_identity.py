@@ -30,8 +30,9 @@ from fedsolve.features import maps
 from fedsolve.features.elsewhere import Elsewhere
 from fedsolve.ledger import entries
 from fedsolve.ledger.store import Ledger
-from fedsolve.runtime import sites
-from fedsolve.runtime.sites import FileSite, Job
+from fedsolve.runtime import job as told
+from fedsolve.runtime.job import Job
+from fedsolve.runtime.sites import FileSite
 from fedsolve.study.onnx import to_onnx
 from tests.conftest import ROOT, unsealed
 from tests.core.tiny import NORMAL, write_onnx
@@ -321,7 +322,7 @@ def jobs(place: Path) -> list[Act]:
     acts = []
     for job in orders:
         task = replace(plain, features=Elsewhere(job.features, job.identity, (3,))) if job.method == "afl" else plain
-        arguments = {"job": sites.to_text(job), "task": task.to_text(), "data": "p.npz"}
+        arguments = {"job": told.to_text(job), "task": task.to_text(), "data": "p.npz"}
         acts.append(Act("answer", arguments, ("p.npz",)))
     return acts
 
@@ -351,7 +352,7 @@ def others(place: Path) -> list[Act]:
         Act("predict", model | data | {"features": f"torch:other.pt,{NORMAL}{CHAIN}"}, ("m.safetensors", "other.pt")),
         Act("predict", model | data | {"features": f"hf:evil{CHAIN}"}, ("m.safetensors", "evil/config.json")),
         Act("predict", model | data | {"features": f"onnx:net.onnx,{NORMAL}"}, ("m.safetensors", "net.onnx")),
-        Act("answer", {"job": sites.to_text(job), "task": task.to_text()} | data | other, ("p.npz", "other.onnx")),
+        Act("answer", {"job": told.to_text(job), "task": task.to_text()} | data | other, ("p.npz", "other.onnx")),
     ]
 
 
@@ -500,9 +501,9 @@ def test_a_site_opens_the_network_that_it_names_itself_if_it_is_the_jobs(trained
         replace(site, features="").describe(job)
     wrong = replace(site, features=f"onnx:{write_onnx(trained / 'wrong.onnx', seed=1)},{NORMAL}")
     with pytest.raises(fs.DataError, match=r"site 'a' has other features than the rest: weights \w+.* here, weights"):
-        sites.agree({"a": wrong.describe(job)}, job)
+        told.agree({"a": wrong.describe(job)}, job)
     with pytest.raises(fs.DataError, match=r"the features here are not the federation's: weights \w+.* here, weights"):
-        wrong.client(job, fs.Task.from_text(sites.shared_text(site.describe(job).task, job)))
+        wrong.client(job, fs.Task.from_text(told.shared_text(site.describe(job).task, job)))
     assert replace(site, features="").describe(Job("afl", features="unit").identified()).task.shape == (192,)
 
 

@@ -17,7 +17,8 @@ from fedsolve.moments import Moments
 from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime import audit, sites, splits
 from fedsolve.runtime.client import Request
-from fedsolve.runtime.sites import FileSite, Job
+from fedsolve.runtime.job import Job
+from fedsolve.runtime.sites import FileSite
 
 PLAIN = {"ridge": 0.0, "intercept": False}
 

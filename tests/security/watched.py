@@ -26,7 +26,8 @@ from fedsolve.ledger.store import Ledger
 from fedsolve.model import load_model
 from fedsolve.result import Result
 from fedsolve.runtime.client import Request
-from fedsolve.runtime.sites import FileSite, Job, from_text, respond
+from fedsolve.runtime.job import Job, from_text
+from fedsolve.runtime.sites import FileSite, respond
 from fedsolve.study.estimator import estimator
 from fedsolve.study.onnx import to_onnx
 from fedsolve.study.predict import predict_file

@@ -189,7 +189,7 @@ def deploy_run_command(
     from fedsolve.privacy.noise import Noise
     from fedsolve.privacy.policy import OWN
     from fedsolve.result import Result
-    from fedsolve.runtime.sites import Job, Rules
+    from fedsolve.runtime.job import Job, Rules
     from fedsolve.study.experiment import method_of
 
     check_place(out)

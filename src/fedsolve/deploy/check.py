@@ -32,7 +32,7 @@ from fedsolve.privacy import credentials
 from fedsolve.privacy.credentials import IDENTITY, PEERS
 from fedsolve.privacy.policy import Policy, Refusal
 from fedsolve.runtime.fitting import Fitting
-from fedsolve.runtime.sites import VERSION
+from fedsolve.runtime.job import VERSION
 
 CLOCKS = 5.0  # seconds by which a site's clock may differ from the server's
 

@@ -16,8 +16,8 @@ from fedsolve.deploy import certificates
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.privacy.graph import LEAST
 from fedsolve.privacy.policy import Policy
+from fedsolve.runtime.job import VERSION
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import VERSION
 from fedsolve.texts import read_env as read_env
 
 DEPLOYED = Policy(max_parameters=0.33, max_leverage=0.9)  # where sums are seen as they are: as DataSHIELD has it

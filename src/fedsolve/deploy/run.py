@@ -29,8 +29,8 @@ from fedsolve.deploy.join import known_peers
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import fitting
 from fedsolve.privacy.credentials import PEERS
+from fedsolve.runtime.job import Job, Rules
 from fedsolve.runtime.offline import SWITCHES
-from fedsolve.runtime.sites import Job, Rules
 
 if TYPE_CHECKING:
     from fedsolve.runtime.flower import Keeping

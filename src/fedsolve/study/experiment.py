@@ -355,7 +355,7 @@ def _simulated(
 ) -> Result:
     offline.switch_off()
     from fedsolve.runtime import flower
-    from fedsolve.runtime.sites import Job
+    from fedsolve.runtime.job import Job
 
     data = settings.data
     here = replace(settings, data=str(Path(data).resolve()) if Path(data).exists() else data)  # workers are elsewhere

@@ -12,7 +12,7 @@ from fedsolve.runtime.flower.meeting import Opening, Present, Say, meet
 from fedsolve.runtime.flower.server import Keeping, deployed, make_server_app, serve
 from fedsolve.runtime.flower.simulation import simulate, split_site
 from fedsolve.runtime.flower.transport import Early, FlowerTransport
-from fedsolve.runtime.sites import Rules
+from fedsolve.runtime.job import Rules
 
 __all__ = [
     "Early",

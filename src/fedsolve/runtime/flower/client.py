@@ -18,20 +18,8 @@ from fedsolve.runtime import audit
 from fedsolve.runtime.client import Request
 from fedsolve.runtime.deadline import limit
 from fedsolve.runtime.flower.messages import HELLO, REQUEST, packed, unpacked
-from fedsolve.runtime.sites import (
-    VERSION,
-    FileSite,
-    Host,
-    Job,
-    assumption,
-    forget,
-    from_text,
-    opening,
-    respond,
-    shared_text,
-    terms,
-    to_text,
-)
+from fedsolve.runtime.job import VERSION, Job, from_text, shared_text, to_text
+from fedsolve.runtime.sites import FileSite, Host, assumption, forget, opening, respond, terms
 
 AUDIT = "audit.jsonl"  # in the folder of a site with a policy of its own
 LONGEST = 200  # characters of a feature map in it: fitted numbers take many more

@@ -25,7 +25,7 @@ from fedsolve.rng import derive
 from fedsolve.runtime.flower.messages import HELLO, failure, packed, unpacked
 from fedsolve.runtime.flower.transport import POLL, WINDOW, Early, window
 from fedsolve.runtime.inbox import Failure
-from fedsolve.runtime.sites import VERSION, Description, Job, Rules, from_text, to_text
+from fedsolve.runtime.job import VERSION, Description, Job, Rules, from_text, to_text
 
 SPOOL = 4_000_000_000  # bytes of early answers that may wait on the server's disk
 AGAIN = 10.0  # seconds before a site that failed to say hello is asked once more

@@ -29,7 +29,7 @@ from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Keeper, SumWitness
-from fedsolve.runtime.sites import Job, Rules, agreed
+from fedsolve.runtime.job import Job, Rules, agreed
 
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer

@@ -36,7 +36,8 @@ from fedsolve.runtime.drive import Outcome
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Keeper
-from fedsolve.runtime.sites import KEYS, Host, Job, Rules, SplitSite
+from fedsolve.runtime.job import Job, Rules
+from fedsolve.runtime.sites import KEYS, Host, SplitSite
 from fedsolve.runtime.turnout import Participation
 from fedsolve.threads import cores
 

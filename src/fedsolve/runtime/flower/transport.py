@@ -17,7 +17,8 @@ from fedsolve.errors import DataError
 from fedsolve.progress import Tick
 from fedsolve.runtime.flower.messages import REQUEST, failure, packed, unpacked
 from fedsolve.runtime.inbox import Failure, Inbox
-from fedsolve.runtime.sites import Job, assumption, shared_text, terms, to_text
+from fedsolve.runtime.job import Job, shared_text, to_text
+from fedsolve.runtime.sites import assumption, terms
 
 IN_FLIGHT = 256_000_000  # bytes that may lie at the SuperLink at once, about
 WINDOW = (4, 64)  # messages in flight, at least and at most, whatever their size
