@@ -68,7 +68,7 @@ def deploy_join_command(
     card = deploy.join(folder)
     if peers is None:
         typer.echo(f"{card.name}: keys are in {folder}, and stay there")
-        typer.echo(f"give {folder / 'card.json'} to the server; fingerprint {card.peer.fingerprint}")
+        typer.echo(f"give {folder / deploy.CARD} to the server; fingerprint {card.peer.fingerprint}")
         return
     pinned = deploy.pin(folder, peers)
     for name, peer in sorted(pinned.items()):

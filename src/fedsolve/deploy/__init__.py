@@ -5,10 +5,11 @@ Flower carries the messages; this package writes its configuration and calls its
 
 from fedsolve.deploy.check import Inspection, check
 from fedsolve.deploy.files import env_text, init, read_env
-from fedsolve.deploy.join import Card, add, join, pin, remove, trial
-from fedsolve.deploy.run import make_server_app, register, run, sites_of
+from fedsolve.deploy.join import CARD, Card, add, join, pin, remove, sites_of, trial
+from fedsolve.deploy.run import make_server_app, register, run
 
 __all__ = [
+    "CARD",
     "Card",
     "Inspection",
     "add",

@@ -2,13 +2,13 @@
 
 at a site     join   makes keys, and a card of their public halves, which goes to the server
 at the server add    takes cards in: who may connect, and one file with the keys of all
-at a site     pin    takes that file in, once its fingerprint was compared with the other sites by telephone
+at a site     pin    takes that file in; then all sites compare its fingerprint by telephone
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
 
     Another key of a site that is known is refused, and nothing is changed then.
     """
-    settings, known = read_env(folder / "server.env"), known_peers(folder)
+    sites, known = sites_of(folder), known_peers(folder)
     found = [Card.from_text(_read(path), str(path)) for path in cards]
     names = [card.name for card in found]
     if len(set(names)) != len(names):
@@ -86,17 +86,17 @@ def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
     for card in found:
         write(folder / "keys" / f"{card.name}.pub", card.node + "\n")
     credentials.write_peers(folder / PEERS, after)
-    _expect(folder, settings, [*_sites(settings), *(name for name in names if name not in _sites(settings))])
+    _expect(folder, [*sites, *(name for name in names if name not in sites)])
     return after
 
 
 def remove(folder: Path, name: str) -> None:
     """At the server: expect a site no longer, and forget its keys."""
-    settings, known = read_env(folder / "server.env"), known_peers(folder)
+    sites, known = sites_of(folder), known_peers(folder)
     key = folder / "keys" / f"{name}.pub"
-    if name not in _sites(settings) and name not in known and not key.exists():
-        raise unknown("site", name, _sites(settings))
-    _expect(folder, settings, [site for site in _sites(settings) if site != name])
+    if name not in sites and name not in known and not key.exists():
+        raise unknown("site", name, sites)
+    _expect(folder, [site for site in sites if site != name])
     credentials.write_peers(folder / PEERS, {site: peer for site, peer in known.items() if site != name})
     key.unlink(missing_ok=True)
 
@@ -133,12 +133,13 @@ def known_peers(folder: Path) -> dict[str, Peer]:
     return credentials.read_peers(path) if path.exists() else {}
 
 
-def _sites(settings: Mapping[str, str]) -> list[str]:
-    return [name for name in settings.get("SITES", "").split(",") if name]
+def sites_of(folder: Path) -> tuple[str, ...]:
+    """The sites that a server's folder names."""
+    return tuple(name for name in read_env(folder / "server.env").get("SITES", "").split(",") if name)
 
 
-def _expect(folder: Path, settings: Mapping[str, str], sites: Sequence[str]) -> None:
-    text = env_text({**settings, "SITES": ",".join(sites)})
+def _expect(folder: Path, sites: Sequence[str]) -> None:
+    text = env_text({**read_env(folder / "server.env"), "SITES": ",".join(sites)})
     disk.write_bytes(folder / "server.env", text.encode(), public=True)
 
 

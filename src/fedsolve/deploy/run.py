@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fedsolve import disk
 from fedsolve.deploy.certificates import public_pem
 from fedsolve.deploy.files import read_env, template, write
-from fedsolve.deploy.join import known_peers
+from fedsolve.deploy.join import known_peers, sites_of
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import fitting
 from fedsolve.privacy.credentials import PEERS
@@ -122,11 +122,6 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def sites_of(folder: Path) -> tuple[str, ...]:
-    """The sites that a server's folder names."""
-    return tuple(name for name in read_env(folder / "server.env").get("SITES", "").split(",") if name)
 
 
 def _check_peers(folder: Path, sites: Sequence[str]) -> None:
