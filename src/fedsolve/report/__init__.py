@@ -1,7 +1,7 @@
 """One self-contained page from results on disk: figures to look at first, every number in a table behind them.
 
 `runfile` reads the runs, `gather` says what belongs together, `plots` and `answers` draw, and `page` puts it together;
-nothing is computed again.
+`figures` writes the same as files for papers. Nothing is computed again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsolve import disk
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.metrics import words
+from fedsolve.report import figures
 from fedsolve.report.differences import sentences, to_csv, to_latex
 from fedsolve.report.gather import Group, Section, gains, groups, per_client, sections
 from fedsolve.report.page import render
@@ -26,6 +27,7 @@ __all__ = [
     "Section",
     "check",
     "entries",
+    "figures",
     "gains",
     "groups",
     "per_client",

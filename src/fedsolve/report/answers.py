@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsolve.metrics import calibration
 from fedsolve.metrics.calibration import FEW, Bin
-from fedsolve.report import matrices, plots
+from fedsolve.report import looks, matrices, plots
 from fedsolve.report.gather import Group
 from fedsolve.report.runfile import RunFile
 
@@ -119,7 +119,7 @@ def _means(run: RunFile, means: dict[str, list[float]]) -> str:
     def draw(figure: Any) -> dict[str, list[str]]:
         axes = figure.add_subplot()
         values = [means[name][0] for name in known]
-        points = axes.scatter(values, sizes, s=16, color=plots.COLOURS[0], alpha=0.6, lw=0)
+        points = axes.scatter(values, sizes, s=16, color=looks.COLOURS[0], alpha=0.6, lw=0)
         points.set_gid("means")
         axes.set_ylim(bottom=0)
         axes.yaxis.get_major_locator().set_params(integer=True)

@@ -37,7 +37,7 @@ def leads(parts: Sequence[Section]) -> list[Lead]:
         if not scored:
             continue
         best, *others = scored
-        mine, behind = _figures(best), {group.name: _figures(group) for group in others}
+        mine, behind = signed_figures(best), {group.name: signed_figures(group) for group in others}
         over = {name: difference(mine, theirs) for name, theirs in behind.items() if _meet(mine, theirs)}
         if over:
             found.append(Lead(part, best, holm(over)))
@@ -48,7 +48,7 @@ def _meet(mine: Figures, theirs: Figures) -> bool:
     return any(mine[seed].keys() & theirs[seed].keys() for seed in mine.keys() & theirs.keys())
 
 
-def _figures(group: Group) -> Figures:
+def signed_figures(group: Group) -> Figures:
     """Figures by seed and client, in the unit that is shown, larger ones better."""
     metric = group.metric
     return {

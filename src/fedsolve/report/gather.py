@@ -85,7 +85,7 @@ class Group:
 
     name: str
     method: str
-    look: int  # which colour and marker it has in plots
+    variant: int  # of its method on a page, from 0 on: `looks` gives each a look of its own
     metric: str  # that is shown of it and of what it is compared with
     runs: tuple[RunFile, ...]
     copies: tuple[RunFile, ...] = ()  # of runs among them, which count once
@@ -134,7 +134,7 @@ class Section:
         return statistics.fmean(seeds.values()) if seeds else None
 
 
-def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None, metric: str = "") -> list[Group]:
+def groups(runs: Sequence[RunFile], variants: Mapping[str, int] | None = None, metric: str = "") -> list[Group]:
     """Runs that differ in nothing but their seed, together; those that are best by a metric first.
 
     A name says what tells its group from others: data, split and surroundings from all others, parameters from those
@@ -157,8 +157,8 @@ def groups(runs: Sequence[RunFile], looks: Mapping[str, int] | None = None, metr
             unsorted.append(Group(name, first.method, 0, shown, *_without_copies(kind, shown)))
     order = words.best_first(shown, {number: group.figure() for number, group in enumerate(unsorted)})
     ordered = [unsorted[number] for number in order]
-    numbers = looks or {group.name: number for number, group in enumerate(ordered)}
-    return [replace(group, look=numbers[group.name]) for group in ordered]
+    numbers = variants or _variants(ordered)
+    return [replace(group, variant=numbers[group.name]) for group in ordered]
 
 
 def sections(runs: Sequence[RunFile], metric: str = "") -> list[Section]:
@@ -168,17 +168,21 @@ def sections(runs: Sequence[RunFile], metric: str = "") -> list[Section]:
     """
     parts = _together([run for run in runs if not run.failure], lambda run: _key(split_of(run)))
     differing = _differing([split_of(part[0]) for part in parts])
-    looks: dict[str, int] = {}
-    for part in parts:
-        for group in groups(part, metric=metric):
-            looks.setdefault(group.name, len(looks))
+    numbers = _variants([group for part in parts for group in groups(part, metric=metric)])
     alike = len({_key({"data": split_of(part[0])["data"]}) for part in parts}) < len(parts)
     names = list(dict.fromkeys(["data", *(differing if alike else [])]))  # names of data that differ tell enough
     found = []
     for part in parts:
-        name, members = ", ".join(_words(split_of(part[0]), names, " ")), tuple(groups(part, looks, metric))
+        name, members = ", ".join(_words(split_of(part[0]), names, " ")), tuple(groups(part, numbers, metric))
         found.append(Section(name, tuple(part), members, _metric(part, metric)))
     return found
+
+
+def _variants(every: Sequence[Group]) -> dict[str, int]:
+    """The number of each group among those of its method, in the order of their names: no other method moves it."""
+    names = sorted({(group.method, group.name) for group in every})
+    first = {method: place for place, (method, _) in reversed(list(enumerate(names)))}
+    return {name: place - first[method] for place, (method, name) in enumerate(names)}
 
 
 def _metric(runs: Sequence[RunFile], asked: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 
+from fedsolve.course import Axis
 from fedsolve.metrics import words
 from fedsolve.report import answers, clusters, coefficients, differences, matrices, plots
 from fedsolve.report.gather import Group, Section, gains, sections
@@ -193,6 +194,13 @@ def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
     )
 
 
+_COURSES: tuple[tuple[str, str, Axis], ...] = (
+    ("Round by round", "", "rounds"),
+    ("Byte by byte", ", against all bytes so far", "bytes"),
+    ("Second by second", ", against all seconds so far", "seconds"),
+)
+
+
 def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]:
     groups, metric = part.groups, part.metric
     whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
@@ -215,10 +223,10 @@ def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]
             "Seconds of the whole run on this machine.",
             plots.against(groups, lambda group: group.mean("seconds", "total"), duration, "whole run", "time"),
         ),
-        (
-            "Round by round",
-            f"Mean {words.title(metric)} after each round; dashed: done after one.",
-            plots.convergence(groups),
+        *(
+            (title, f"Mean {words.title(metric)} after each round{against}; thin and level: done after one.", svg)
+            for title, against, axis in _COURSES
+            if (svg := plots.course(groups, axis))
         ),
         (
             "Calibration",

@@ -9,23 +9,21 @@ import html
 import io
 import re
 import statistics
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedsolve.course import Axis
 from fedsolve.metrics import words
+from fedsolve.report import charts
 from fedsolve.report.gather import Group, gains, per_client
-from fedsolve.report.runfile import RunFile
+from fedsolve.report.looks import look
+from fedsolve.report.runfile import RunFile, figure_of
 
 WIDTH = 4.4  # inches of a plot: 422 pixels, a phone held upright
-# Okabe and Ito's colours, which colour-blind readers tell apart, without the two that vanish on white or on black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "osD^vP"
 INK, FAINT = "#010203", "#040506"  # stand for variables of the page
-LONGEST_LABEL = 20  # characters beside an axis, before a name goes on in a further line
 
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # names are shown as they are, whatever signs they hold
@@ -53,13 +51,13 @@ STYLE: dict[Any, Any] = {
 
 
 def colour(group: Group) -> str:
-    """The colour that a group has in every plot of a page."""
-    return COLOURS[group.look % len(COLOURS)]
+    """The colour that a group has wherever it is drawn: that of its method."""
+    return look(group.method, group.variant).colour
 
 
 def marker(group: Group) -> str:
     """The marker that tells groups of one colour apart."""
-    return MARKERS[group.look // len(COLOURS) % len(MARKERS)]
+    return look(group.method, group.variant).marker
 
 
 def clients(groups: Sequence[Group], constant: float | None = None) -> str:
@@ -92,7 +90,7 @@ def clients(groups: Sequence[Group], constant: float | None = None) -> str:
                 axes.errorbar(middle, place, xerr=spread, fmt="|", ms=20, mew=2.4, color=INK, capsize=3, elinewidth=1.4)
         if constant is not None and near(constant, rows):
             _mark(axes, words.scaled(metric, constant), "constant answer")
-        axes.set_xlabel(_axis(metric, f"{words.title(metric)} on own test data"))
+        axes.set_xlabel(axis_label(metric, f"{words.title(metric)} on own test data"))
         return told
 
     return svg(1.0 + _height([row.name for row in rows], 0.52), draw)
@@ -115,7 +113,7 @@ def _mark(axes: Any, value: float, name: str) -> None:
     )
 
 
-def _axis(metric: str, name: str) -> str:
+def axis_label(metric: str, name: str) -> str:
     """What stands beside an axis, with the unit, and which way is better where that is down."""
     return f"{name}, %" if words.is_share(metric) else f"{name} (less is better)" * words.less_is_better(metric) or name
 
@@ -218,43 +216,56 @@ def against(
             mark.set_gid(f"{title}-{number}")
             told[f"{title}-{number}"] = [f"{group.name}: {words.text(metric, y)}, {words_of(x)}"]
         axes.set_xlabel(label + (" (left edge: none)" if any(x <= 0 for _, x, _ in points) else ""))
-        axes.set_ylabel(_axis(metric, f"mean {words.title(metric)}"))
+        axes.set_ylabel(axis_label(metric, f"mean {words.title(metric)}"))
         legend(figure, [group.name for group, _, _ in points], handletextpad=0.2)
         return told
 
     return svg(2.7 + legend_height([group.name for group, _, _ in points]), draw)
 
 
-def convergence(groups: Sequence[Group]) -> str:
-    """The mean of the metric after each round, one line per method; nothing where no method takes a second round."""
-    if max((group.mean("rounds") or 0 for group in groups), default=0) <= 1:
+def course(groups: Sequence[Group], axis: Axis) -> str:
+    """The mean of the metric after each round, one line per method, against rounds or what they had cost.
+
+    Nothing where no method was evaluated after two of its rounds.
+    """
+    panel = course_of(groups, axis)
+    if panel is None:
         return ""
-    last = max(int(group.mean("rounds") or 1) for group in groups)
-    lines = []
-    for group in groups:
-        rounds: dict[int, list[float]] = {}
-        for run in group.runs:
-            for number, value in run.history(group.metric).items():
-                rounds.setdefault(number, []).append(words.scaled(group.metric, value))
-        if rounds:
-            name = group.name if len(rounds) > 1 else f"{group.name}, {_when(group, *rounds)}"
-            lines.append((group, name, sorted(rounds), [statistics.fmean(rounds[number]) for number in sorted(rounds)]))
-    if not any(len(x) > 1 for _, _, x, _ in lines):
-        return ""  # points alone are no course of things
 
     def draw(figure: Any) -> None:
-        axes = figure.add_subplot()
-        for group, name, x, y in lines:
-            if len(x) > 1 or (group.mean("rounds") or 1) > 1:
-                every = max(1, len(x) // 8)
-                axes.plot(x, y, color=colour(group), marker=marker(group), markevery=every, ms=4, label=name)
-            else:  # one round only: a level line
-                axes.plot([x[0], last], [y[0], y[0]], color=colour(group), ls=(0, (4, 3)), lw=1.2, label=name)
-        axes.set_xlabel("round")
-        axes.set_ylabel(_axis(groups[0].metric, f"mean {words.title(groups[0].metric)}"))
-        legend(figure, [name for _, name, _, _ in lines])
+        charts.curves(figure.add_subplot(), panel)
+        legend(figure, panel.names)
 
-    return svg(2.8 + legend_height([name for _, name, _, _ in lines]), draw)
+    return svg(2.8 + legend_height(panel.names), draw)
+
+
+_AXES: dict[Axis, str] = {
+    "rounds": "round",
+    "seconds": "seconds so far, evaluations included",
+    "bytes": "sent so far, all clients, up and down",
+}
+
+
+def course_of(groups: Sequence[Group], axis: Axis) -> charts.Curves | None:
+    """The lines of a course, means over seeds; None where no method has two points: they alone are no course."""
+    metric, lines = groups[0].metric if groups else "", []
+    for group in groups:
+        rounds: dict[int, list[tuple[float, float]]] = {}
+        for run in group.runs:
+            for stand in run.course():
+                x, y = stand.at(axis), figure_of(stand, group.metric)
+                if x is not None and y is not None:
+                    rounds.setdefault(stand.round, []).append((x, words.scaled(metric, y)))
+        if rounds:
+            name = group.name if len(rounds) > 1 else f"{group.name}, {_when(group, *rounds)}"
+            means = [tuple(map(statistics.fmean, zip(*rounds[number], strict=True))) for number in sorted(rounds)]
+            x_values, y_values = zip(*means, strict=True)
+            done = (group.mean("rounds") or 1) <= 1
+            lines.append(charts.Line(name, group.method, x_values, y_values, group.variant, done=done))
+    if not any(len(line.x) > 1 for line in lines):
+        return None
+    label = axis_label(metric, f"mean {words.title(metric)}")
+    return charts.Curves("", _AXES[axis], label, tuple(lines), unit="bytes" if axis == "bytes" else "")
 
 
 def _when(group: Group, number: int) -> str:
@@ -299,27 +310,16 @@ def _with_titles(text: str, name: str, lines: Sequence[str]) -> str:
 def _rows(figure: Any, names: Sequence[str]) -> Any:
     """Axes with one row per name, the first on top."""
     axes = figure.add_subplot()
-    axes.set_yticks(range(len(names)), [_wrapped(name) for name in names])
+    axes.set_yticks(range(len(names)), [charts.wrapped(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return axes
 
 
-def _wrapped(name: str) -> str:
-    """The name in lines that fit beside an axis, broken after a space or a sign where that is possible."""
-    lines = [""]
-    for part in re.findall(r"[^\s,=:]+[\s,=:]*", name):
-        for piece in textwrap.wrap(part, LONGEST_LABEL, drop_whitespace=False):
-            if len((lines[-1] + piece).rstrip()) > LONGEST_LABEL:
-                lines.append("")
-            lines[-1] += piece
-    return "\n".join(line.rstrip() for line in lines if line)
-
-
 def _height(names: Sequence[str], least: float) -> float:
     """Inches of all rows: room for the name with the most lines in each."""
-    lines = max((_wrapped(name).count("\n") + 1 for name in names), default=1)
+    lines = max((charts.wrapped(name).count("\n") + 1 for name in names), default=1)
     return len(names) * max(least, 0.17 * lines + 0.06)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsolve import codec
 from fedsolve.arrays import finite
+from fedsolve.course import Stand, course
 from fedsolve.errors import DataError, plain
 from fedsolve.metrics import words
 from fedsolve.resultfile import read_failure, read_result
@@ -96,18 +97,19 @@ class RunFile:
             tables += [figures.get("metrics"), figures.get("global"), figures.get("alone")]
         return list(dict.fromkeys(name for table in tables if isinstance(table, Mapping) for name in table))
 
-    def history(self, metric: str = "") -> dict[int, float]:
-        """The mean of a metric after each round in which it was evaluated."""
+    def course(self) -> tuple[Stand, ...]:
+        """Where it stood after each round: what it had taken, and the figures, where it was evaluated."""
+        return course(self.result.get("history", ()))
+
+    def history(self, metric: str = "", part: str = "mean") -> dict[int, float]:
+        """The mean of a metric, or its pooled figure, after each round in which it was evaluated."""
         name = metric or self.main
-        paths: list[tuple[str, ...]] = [("metrics", name), ("metrics", name, "mean")]
-        values: dict[int, float] = {}
-        for line in self.result.get("history", ()):
-            for path in [("accuracy",), *paths] if name == "accuracy" else paths:
-                value = _number(line, *path)
-                if value is not None:
-                    values[int(line["round"])] = value
-                    break
-        return values
+        return {stand.round: value for stand in self.course() if (value := figure_of(stand, name, part)) is not None}
+
+
+def figure_of(stand: Stand, metric: str, part: str = "mean") -> float | None:
+    """The `mean` or `pooled` figure of a metric after a round, where it was evaluated."""
+    return stand.figures.get(metric, {}).get(part)
 
 
 def client_figure(figures: Mapping[str, Any], whose: Column = "own", metric: str = "accuracy") -> float | None:
