@@ -1,4 +1,4 @@
-"""The papers' results tables as experiments, one file per paper, with the papers' figures beside ours.
+"""The papers' results tables and figures as experiments, one file per paper, with the papers' values beside ours.
 
 Each recipe has two scales: `paper`, the settings of the paper, for those who have its data, weights and time; and
 `here`, what two cores can do in a quarter of an hour: other backbones, fewer rounds, fewer samples, one seed. What
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from fedsolve.errors import unknown
 from fedsolve.reproduce import afl, apfl, fedacnnl, fedapa, fedhip
 from fedsolve.reproduce.recipe import FIGURES, SCALES, Builder, Cell, FilledTable, Recipe, Scale
-from fedsolve.reproduce.run import distinct, lacking, reproduce
+from fedsolve.reproduce.run import distinct, drawable, lacking, reproduce
 
 __all__ = [
     "ALL",
@@ -26,6 +26,7 @@ __all__ = [
     "chosen",
     "create",
     "distinct",
+    "drawable",
     "lacking",
     "reproduce",
     "summaries",

@@ -1,11 +1,12 @@
-"""AFL: tables 1 to 4."""
+"""AFL: tables 1 to 4, figures 2 and 3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, images, published, seeds_of, trained
+from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, every_of, images, published, seeds_of, trained
+from fedsolve.reproduce.drawing import LABELS, Course, Places
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
 from fedsolve.study.experiment import Settings
 
@@ -29,7 +30,9 @@ def _base(dataset: str, scale: Scale, method: str, partition: str, clients: int 
     if isinstance(base, str):
         return base
     base = replace(base, clients=clients, partition=partition, test="global")
-    return base if method == "AFL" else trained(base, HEAD_PAPER if scale == "paper" else HEAD_HERE)
+    if method == "AFL":
+        return base
+    return trained(base, HEAD_PAPER if scale == "paper" else HEAD_HERE, every_of(scale))
 
 
 def _partition(setting: str) -> str:
@@ -99,4 +102,43 @@ def table_4(name: str, scale: Scale) -> Recipe:
     return Recipe(name, "AFL, table 4: backbones", note, tuple(cells))
 
 
-RECIPES: Mapping[str, Builder] = {"afl-1": table_1, "afl-2": table_2, "afl-3": table_3, "afl-4": table_4}
+def figure_2(name: str, scale: Scale) -> Recipe:
+    """Accuracy against the number of clients."""
+    entry, cells, places = published()["AFL"]["figure2"], [], dict[str, dict[str, float]]()
+    for row in entry["rows"]:
+        for clients, value in zip(entry["clients"], row["values"], strict=True):
+            column = f"{row['dataset']}, K = {clients}"
+            base = _base(row["dataset"], scale, row["method"], "dirichlet:0.1", clients)
+            cells.append(cell_of(row["method"], column, value, base, row["method"], seeds=seeds_of(scale)))
+            places.setdefault(row["dataset"], {})[column] = clients
+    panels = [Places(dataset, "clients", LABELS["mean"], each) for dataset, each in places.items()]
+    drawing = drawing_of("AFL", "figure2", panels, cells)
+    return Recipe(name, "AFL, figure 2: the number of clients, alpha = 0.1", NOTE[scale], tuple(cells), drawing)
+
+
+def figure_3(name: str, scale: Scale) -> Recipe:
+    """Accuracy round by round, and how long training took."""
+    entry, cells, setting = published()["AFL"]["figure3"], [], "alpha = 0.1"
+    rows = [row for row in published()["AFL"]["table1"]["rows"] if row["setting"] == setting]
+    datasets = tuple(entry["seconds"])
+    for row in rows:
+        if row["dataset"] in datasets:
+            for method, value in row["values"].items():
+                base = _base(row["dataset"], scale, method, _partition(setting))
+                seconds = entry["seconds"][row["dataset"]].get(method)
+                told, timed = row["dataset"], f"{row['dataset']}, seconds"
+                cells.append(cell_of(method, told, value["mean"], base, method, seeds=seeds_of(scale)))
+                cells.append(cell_of(method, timed, seconds, base, method, seeds=seeds_of(scale), figure="seconds"))
+    note = f"{NOTE[scale]} Hollow marks at the right: the paper's best round. Seconds: of whole runs, with evaluations."
+    drawing = drawing_of("AFL", "figure3", [Course(dataset, dataset) for dataset in datasets], cells, timed=True)
+    return Recipe(name, "AFL, figure 3: accuracy round by round, alpha = 0.1", note, tuple(cells), drawing)
+
+
+RECIPES: Mapping[str, Builder] = {
+    "afl-1": table_1,
+    "afl-2": table_2,
+    "afl-3": table_3,
+    "afl-4": table_4,
+    "afl-figure-2": figure_2,
+    "afl-figure-3": figure_3,
+}

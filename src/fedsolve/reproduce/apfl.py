@@ -1,18 +1,19 @@
-"""APFL: tables 1 and 2."""
+"""APFL: tables 1 and 2, figures 3 to 6."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from fedsolve.reproduce.cells import cell_of, published, seeds_of
-from fedsolve.reproduce.personal import NOTE, base_of, methods_by_split
+from fedsolve.reproduce.personal import NOTE, base_of, efficiency, methods_by_split, overheads
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
+
+WIDTHS = {"d_primary": 2048, "d_refine": 1024}
 
 
 def table_1(name: str, scale: Scale) -> Recipe:
     """Methods by split."""
-    widths = {"d_primary": 2048, "d_refine": 1024}
-    return methods_by_split("APFL", name, "APFL, table 1 (ours: gamma, beta and lam auto)", scale, widths)
+    return methods_by_split("APFL", name, "APFL, table 1 (ours: gamma, beta and lam auto)", scale, WIDTHS)
 
 
 def table_2(name: str, scale: Scale) -> Recipe:
@@ -36,4 +37,31 @@ def table_2(name: str, scale: Scale) -> Recipe:
     return Recipe(name, title, NOTE[scale], tuple(cells))
 
 
-RECIPES: Mapping[str, Builder] = {"apfl-1": table_1, "apfl-2": table_2}
+def figure_3(name: str, scale: Scale) -> Recipe:
+    """Accuracy against rounds, and against the seconds and bytes of whole runs, on CIFAR-100."""
+    return efficiency("APFL", name, "figure3", scale, "CIFAR-100", ends=True, **WIDTHS)
+
+
+def figure_4(name: str, scale: Scale) -> Recipe:
+    """The same on ImageNet-R."""
+    return efficiency("APFL", name, "figure4", scale, "ImageNet-R", ends=True, **WIDTHS)
+
+
+def figure_5(name: str, scale: Scale) -> Recipe:
+    """Seconds and bytes after each round on CIFAR-100."""
+    return overheads("APFL", name, "figure5", scale, "CIFAR-100", **WIDTHS)
+
+
+def figure_6(name: str, scale: Scale) -> Recipe:
+    """The same on ImageNet-R."""
+    return overheads("APFL", name, "figure6", scale, "ImageNet-R", **WIDTHS)
+
+
+RECIPES: Mapping[str, Builder] = {
+    "apfl-1": table_1,
+    "apfl-2": table_2,
+    "apfl-figure-3": figure_3,
+    "apfl-figure-4": figure_4,
+    "apfl-figure-5": figure_5,
+    "apfl-figure-6": figure_6,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -13,6 +13,7 @@ from typing import Any
 
 from fedsolve.data import archives
 from fedsolve.methods import CATALOGUE
+from fedsolve.reproduce.drawing import Claim, Drawing, Panel
 from fedsolve.reproduce.recipe import LEFT_OUT, Cell, Scale
 from fedsolve.study.experiment import Settings
 
@@ -61,9 +62,29 @@ def cell_of(
     return Cell(row, column, paper, settings, seeds=seeds, figure=figure)
 
 
-def trained(base: Settings, parameters: Mapping[str, Any]) -> Settings:
-    """A gradient method on these data, evaluated once, after its last round."""
-    return replace(base, set=parameters, eval_every=parameters["rounds"])
+def trained(base: Settings, parameters: Mapping[str, Any], every: int | None = None) -> Settings:
+    """A gradient method on these data, evaluated once, after its last round; or every so many rounds, for a figure."""
+    return replace(base, set=parameters, eval_every=every or parameters["rounds"])
+
+
+def every_of(scale: Scale) -> int:
+    """The rounds between two points of a course: each is one here, where there are few, and the fifth in the papers."""
+    return 5 if scale == "paper" else 1
+
+
+def drawing_of(
+    paper: str, figure: str, panels: Sequence[Panel], cells: Sequence[Cell], *, timed: bool = False
+) -> Drawing:
+    """The panels with what the paper's text says of them; rivals by name, "all" others, or those that descend."""
+    entry, found = published()[paper][figure], []
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    for claim in entry.get("claims", ()):
+        others = [row for row in rows if row != claim["saver"]]
+        if claim["rivals"] == "descent":
+            others = [row for row in others if row != "AFL"]
+        rivals = others if isinstance(claim["rivals"], str) else claim["rivals"]
+        found.append(Claim(**{**claim, "rivals": tuple(rivals)}))
+    return Drawing(tuple(panels), entry["where"], tuple(found), timed)
 
 
 def seeds_of(scale: Scale) -> tuple[int, ...]:

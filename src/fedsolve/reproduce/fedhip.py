@@ -1,11 +1,11 @@
-"""FedHiP: tables I to III."""
+"""FedHiP: tables I to III, figures 4 and 5."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from fedsolve.reproduce.cells import cell_of, published, seeds_of
-from fedsolve.reproduce.personal import NOTE, base_of, methods_by_split
+from fedsolve.reproduce.personal import NOTE, base_of, efficiency, methods_by_split
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
 
 
@@ -44,4 +44,20 @@ def _sweep(name: str, title: str, scale: Scale, table: str, fixed: Mapping[str, 
     return Recipe(name, title, NOTE[scale], tuple(cells))
 
 
-RECIPES: Mapping[str, Builder] = {"fedhip-1": table_1, "fedhip-2": table_2, "fedhip-3": table_3}
+def figure_4(name: str, scale: Scale) -> Recipe:
+    """Accuracy against rounds, seconds and bytes on CIFAR-100."""
+    return efficiency("FedHiP", name, "figure4", scale, "CIFAR-100", ends=False)
+
+
+def figure_5(name: str, scale: Scale) -> Recipe:
+    """The same on ImageNet-R."""
+    return efficiency("FedHiP", name, "figure5", scale, "ImageNet-R", ends=False)
+
+
+RECIPES: Mapping[str, Builder] = {
+    "fedhip-1": table_1,
+    "fedhip-2": table_2,
+    "fedhip-3": table_3,
+    "fedhip-figure-4": figure_4,
+    "fedhip-figure-5": figure_5,
+}

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedsolve.reproduce.cells import NOTHING, cell_of, images, method_name, published, seeds_of, trained
+from fedsolve.reproduce.cells import (
+    IMAGES_HERE,
+    NOTHING,
+    cell_of,
+    drawing_of,
+    every_of,
+    images,
+    method_name,
+    published,
+    seeds_of,
+    trained,
+)
+from fedsolve.reproduce.drawing import Course
 from fedsolve.reproduce.recipe import LEFT_OUT, Recipe, Scale
 from fedsolve.study.experiment import Settings
 
@@ -37,7 +49,8 @@ def base_of(scale: Scale, method: str, clients: int, dirichlet: float, dataset: 
     settings = SGD_PAPER if scale == "paper" else SGD_HERE
     if method_name(method) == "fedpcl":  # a projection of frozen features is what it trains
         settings = {**settings, "model": "mlp:256"}
-    return trained(base, settings)
+    drawn = (clients, dirichlet) == (50, 0.1)  # what the figures show round by round
+    return trained(base, settings, every_of(scale) if drawn else None)
 
 
 def methods_by_split(
@@ -61,3 +74,63 @@ def methods_by_split(
                 )
             )
     return Recipe(name, title, NOTE[scale] + SGD_NOTE[scale], tuple(cells))
+
+
+STAND_IN = "CIFAR-10"  # where ImageNet-R is too large
+COURSE_NOTE = (
+    " 50 clients, Dirichlet 0.1. Hollow marks at the right: the paper's figures at the end. Seconds are those of this "
+    "machine for all clients together, evaluations included; bytes are those of all clients, up and down."
+)
+
+
+def efficiency(
+    paper: str, name: str, figure: str, scale: Scale, dataset: str, *, ends: bool, **parameters: Any
+) -> Recipe:
+    """Accuracy against rounds, seconds and bytes; `parameters` are those of the paper's method.
+
+    With `ends`, seconds and bytes are those of whole runs.
+    """
+    cells, table = [], published()[paper]["table1"]
+    place = table["columns"].index({"dataset": dataset, "clients": 50, "dirichlet": 0.1})
+    for row in table["rows"]:
+        if row["method"] not in ("Improvement", "Advance"):
+            own = parameters if row["method"] == paper else NOTHING
+            base = _on(scale, row["method"], dataset)
+            value, method = row["values"][place], row["method"]
+            cells.append(cell_of(method, dataset, value, base, method, seeds=seeds_of(scale), parameters=own))
+    shown = dataset if scale == "paper" or dataset == "CIFAR-100" else f"{STAND_IN} for {dataset}"
+    panels = [
+        Course(shown, dataset),
+        Course("", dataset, "seconds", ends=ends),
+        Course("", dataset, "bytes", ends=ends),
+    ]
+    title = f"{paper}, figure {figure[-1]}: accuracy against rounds, seconds and bytes on {dataset}"
+    return Recipe(name, title, _told(scale, dataset), tuple(cells), drawing_of(paper, figure, panels, cells))
+
+
+def overheads(paper: str, name: str, figure: str, scale: Scale, dataset: str, **parameters: Any) -> Recipe:
+    """What methods had taken after each round: seconds and bytes."""
+    cells = []
+    for method in published()[paper][figure]["methods"]:
+        own, base = parameters if method == paper else NOTHING, _on(scale, method, dataset)
+        for what in ("seconds", "MB"):
+            column = f"{dataset}, {what}"
+            cells.append(
+                cell_of(method, column, None, base, method, seeds=seeds_of(scale), figure=what, parameters=own)
+            )
+    shown = dataset if scale == "paper" or dataset == "CIFAR-100" else f"{STAND_IN} for {dataset}"
+    panels = [Course(shown, f"{dataset}, seconds", y="seconds"), Course("", f"{dataset}, MB", y="bytes")]
+    title = f"{paper}, figure {figure[-1]}: what rounds cost on {dataset}"
+    note = (
+        f"{_told(scale, dataset)} The figure is in an appendix that the text lacks: that it is of {dataset} is a guess."
+    )
+    return Recipe(name, title, note, tuple(cells), drawing_of(paper, figure, panels, cells))
+
+
+def _on(scale: Scale, method: str, dataset: str) -> Settings | str:
+    return base_of(scale, method, 50, 0.1, STAND_IN if scale == "here" and dataset != "CIFAR-100" else dataset)
+
+
+def _told(scale: Scale, dataset: str) -> str:
+    other = f" {STAND_IN} ({IMAGES_HERE:,} images) in place of {dataset}." if dataset != "CIFAR-100" else ""
+    return NOTE[scale] + SGD_NOTE[scale] + (other if scale == "here" else "") + COURSE_NOTE

@@ -1,11 +1,13 @@
-"""What a recipe is: a results table of a paper as cells, and the same table with our figures in it."""
+"""What a recipe is: a results table or figure of a paper as cells, and the same with our figures in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from fedsolve.reproduce.drawing import Drawing, Filled, client_seconds
 from fedsolve.study.experiment import Settings
 
 Scale: TypeAlias = Literal["paper", "here"]
@@ -16,8 +18,11 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {  # what a ce
     "mean": lambda result: _points(result["accuracy"]["mean"]),
     "pooled": lambda result: _points(result["accuracy"]["pooled"]),
     "best round": lambda result: _points(_best(result)),
+    "seconds": lambda result: result["seconds"]["total"],
+    "MB": lambda result: sum(line["bytes_up"] + line["bytes_down"] for line in result["history"]) / 1e6,
     "minutes": lambda result: result["seconds"]["total"] / 60,
     "seconds a round": lambda result: result["seconds"]["total"] / result["rounds"],
+    "seconds a round and client": lambda result: sum(client_seconds(result).values()) / result["rounds"],
     "KB a round and client": lambda result: _sent(result) / 1024 / len(result["clients"]),
 }
 
@@ -38,10 +43,15 @@ class Cell:
         """The runs whose figures are averaged: one per seed."""
         return [replace(self.settings, seed=seed) for seed in self.seeds] if self.settings else []
 
+    def value(self, results: Sequence[Mapping[str, Any]]) -> float | None:
+        """Its figure of these runs, as the mean over those that have it."""
+        numbers = [number for result in results if (number := FIGURES[self.figure](result)) is not None]
+        return statistics.fmean(numbers) if numbers else None
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """A results table of a paper: its figures, and the experiments that give ours.
+    """A results table or figure of a paper: its figures, and the experiments that give ours.
 
     >>> from fedsolve import reproduce
     >>> recipe = reproduce.create("fedhip-2")
@@ -53,6 +63,7 @@ class Recipe:
     title: str
     note: str  # what differs from the paper
     cells: tuple[Cell, ...]
+    drawing: Drawing | None = None  # of a figure
 
     @property
     def rows(self) -> list[str]:
@@ -89,6 +100,7 @@ class FilledTable:
     recipe: Recipe
     ours: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by row and column
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by row and column
+    drawn: Filled | None = None  # of a figure
 
     def markdown(self) -> str:
         """The table as text, with the paper's figure and ours in each cell."""
@@ -99,8 +111,9 @@ class FilledTable:
             texts = [self._text(by_place.get((row, column))) for column in columns]
             lines.append(f"| {row} | {' | '.join(texts)} |")
         reasons = sorted({cell.why for cell in self.recipe.cells if cell.why} | set(self.failures.values()))
-        missing = [f"- not run: {reason}" for reason in reasons]
-        return "\n".join([f"### {self.recipe.title}", "", self.recipe.note, "", *lines, "", *missing]).rstrip() + "\n"
+        told = [f"- {sentence}" for sentence in self.drawn.sentences()] if self.drawn else []
+        told += [f"- not run: {reason}" for reason in reasons]
+        return "\n".join([f"### {self.recipe.title}", "", self.recipe.note, "", *lines, "", *told]).rstrip() + "\n"
 
     def json(self) -> dict[str, Any]:
         """The table for programs, one entry per cell."""
@@ -116,7 +129,10 @@ class FilledTable:
             }
             for cell in self.recipe.cells
         ]
-        return {"recipe": self.recipe.name, "title": self.recipe.title, "note": self.recipe.note, "cells": cells}
+        head = {"recipe": self.recipe.name, "title": self.recipe.title, "note": self.recipe.note}
+        if self.recipe.drawing is None or self.drawn is None:
+            return {**head, "cells": cells}
+        return {**head, "where": self.recipe.drawing.where, "cells": cells, **self.drawn.json()}
 
     def _text(self, cell: Cell | None) -> str:
         if cell is None:

@@ -1,8 +1,9 @@
-"""Running a recipe: what is lacking for it here, the runs that are not done yet, and its table in two files."""
+"""Running a recipe: what is lacking for it here, the runs that are not done yet, and its table or figure in files."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import statistics
 from collections import Counter
@@ -16,7 +17,9 @@ from fedsolve.data import catalog
 from fedsolve.errors import FedsolveError
 from fedsolve.features import maps
 from fedsolve.progress import Progress
-from fedsolve.reproduce.recipe import FIGURES, FilledTable, Recipe
+from fedsolve.report import charts
+from fedsolve.reproduce.drawing import fill
+from fedsolve.reproduce.recipe import Cell, FilledTable, Recipe
 from fedsolve.study.compare import compare, data_of
 from fedsolve.study.experiment import Settings, method_of
 
@@ -48,6 +51,7 @@ def reproduce(
 ) -> FilledTable:
     """Run what is not yet in `runs`, and leave the table in `out` as table.md and table.json.
 
+    A figure is figure.svg and figure.pdf beside them, not drawn without matplotlib, and figure.csv with every point.
     Recipes may share `runs` (default: a folder of that name in `out`): what several of them need is then run once.
     Runs for which something is lacking are not tried.
 
@@ -78,9 +82,22 @@ def reproduce(
 
     compare(possible, runs or out / "runs", keep, progress, folder_name, one_data_set=False)
     table = _filled(recipe, replies, impossible)
-    disk.write_bytes(out / "table.md", table.markdown().encode())
-    disk.write_bytes(out / "table.json", json.dumps(table.json(), indent=1).encode() + b"\n")
+    contents = {
+        "table.md": table.markdown().encode(),
+        "table.json": json.dumps(table.json(), indent=1).encode() + b"\n",
+    }
+    if table.drawn is not None:
+        contents["figure.csv"] = table.drawn.csv().encode()
+        if drawable():
+            contents |= {f"figure.{ending}": text for ending, text in charts.render(table.drawn.panels).items()}
+    for name, content in contents.items():
+        disk.write_bytes(out / name, content)
     return table
+
+
+def drawable() -> bool:
+    """Whether figures can be drawn here."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def folder_name(run: Settings) -> str:
@@ -109,16 +126,20 @@ def _reason_against(run: Settings) -> str:
 
 
 def _filled(recipe: Recipe, replies: Mapping[str, Reply], impossible: frozenset[str]) -> FilledTable:
-    """The table of what the runs replied: the mean over the seeds of each cell."""
+    """The table of what the runs replied: the mean over the seeds of each cell; and the figure, if it is one."""
+
+    def results(cell: Cell) -> list[Mapping[str, Any]]:
+        found = [replies[folder_name(run)] for run in cell.runs()]
+        return [reply for reply in found if not isinstance(reply, str)]
+
     ours, failures = {}, {}
     for cell in recipe.cells:
-        numbers = []
         for name in map(folder_name, cell.runs()):
             reply = replies[name]
             if isinstance(reply, str):  # what is lacking is said once for all cells; other failures are of their cell
                 failures[cell.row, cell.column] = reply if name in impossible else f"{cell.row}, {cell.column}: {reply}"
-            elif (number := FIGURES[cell.figure](reply)) is not None:
-                numbers.append(number)
-        if numbers:
-            ours[cell.row, cell.column] = statistics.fmean(numbers)
-    return FilledTable(recipe, ours, failures)
+        value = cell.value(results(cell))
+        if value is not None:
+            ours[cell.row, cell.column] = value
+    drawn = fill(recipe.drawing, recipe.cells, results) if recipe.drawing else None
+    return FilledTable(recipe, ours, failures, drawn)
