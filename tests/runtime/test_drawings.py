@@ -261,9 +261,12 @@ def test_nothing_is_written_of_a_figure_that_cannot_be_drawn(tmp_path: Path, mon
     panel = Curves("", "round", "accuracy", (charts.Line("a", "afl", (1.0, 2.0), (3.0, 4.0)),))
     written: list[Path] = []
     real = disk.write_bytes
-    monkeypatch.setattr(
-        disk, "write_bytes", lambda path, *rest, **more: (written.append(path), real(path, *rest, **more))
-    )
+
+    def watched(path: Path, *rest: Any, **more: Any) -> None:
+        written.append(path)
+        real(path, *rest, **more)
+
+    monkeypatch.setattr(disk, "write_bytes", watched)
     charts.save([panel], tmp_path, "figure")
     assert [path.name for path in written] == ["figure.svg", "figure.pdf"]
     (tmp_path / "figure.svg").unlink()

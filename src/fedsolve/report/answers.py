@@ -31,12 +31,12 @@ def reliability(groups: Sequence[Group]) -> str:
         told = {}
         for number, (group, bins) in enumerate(curves):
             x, y = [100 * each.probability for each in bins], [100 * each.share for each in bins]
-            colour, every = plots.colour(group), sum(each.count for each in bins)
-            above.plot(x, y, color=colour, lw=1.2, label=group.name)
-            points = above.scatter(x, y, s=18, color=colour, marker=plots.marker(group), lw=0)
+            style, every = looks.look(group.method, group.variant).line(), sum(each.count for each in bins)
+            above.plot(x, y, lw=1.2, ms=4, label=group.name, **style)
+            points = above.scatter(x, y, s=18, color=style["color"], marker=style["marker"], lw=0)
             points.set_gid(f"calibration-{number}")
             told[f"calibration-{number}"] = [_told(group, each) for each in bins]
-            below.plot(x, [100 * each.count / every for each in bins], color=colour, lw=1.2)
+            below.plot(x, [100 * each.count / every for each in bins], lw=1.2, **{**style, "marker": ""})
         above.set_ylabel("right, %")
         below.set_ylabel("answers, %")
         below.set_ylim(bottom=0)
@@ -102,7 +102,8 @@ def labels(runs: Sequence[RunFile]) -> tuple[str, str]:
             names = sorted(counts)
             table = np.array([counts[name] for name in names])
             words = "Samples of each class at each client, first seed."
-            return words, matrices.heat(table, "class", "client", names, "samples")
+            classes = [_short(name) for name in class_names(run, table.shape[1])]
+            return words, matrices.heat(table, "class", "client", names, "samples", classes)
         if means:
             return "A dot is a client: its samples, and their mean; first seed.", _means(run, means)
     return "", ""

@@ -171,7 +171,7 @@ def drawing(panels: Sequence[Panel]) -> Any:
     names = list(dict.fromkeys(name for panel in panels if isinstance(panel, Curves) for name in panel.names))
     marked = any(panel.marks for panel in panels if isinstance(panel, Curves))
     width = COLUMN if len(panels) == 1 else PAGE
-    labels = [_folded(name, width) for name in [*names, *([STATED] if marked else [])]]
+    labels = [folded(name, width) for name in [*names, *([STATED] if marked else [])]]
     widest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     columns = max(1, min(len(labels), int(width / (0.062 * widest + 0.5))))
     legend = 0.145 * -(-sum(label.count("\n") + 1 for label in labels) // columns) + 0.1 if names else 0.0
@@ -191,7 +191,7 @@ def drawing(panels: Sequence[Panel]) -> Any:
     return figure
 
 
-def _folded(name: str, width: float) -> str:
+def folded(name: str, width: float) -> str:
     """A name in lines that a legend of that many inches has room for."""
     return "\n".join(textwrap.wrap(name, int((width - 0.6) / 0.062))) or name
 

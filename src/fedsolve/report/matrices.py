@@ -10,8 +10,10 @@ import numpy as np
 from fedsolve.report.plots import svg
 
 
-def heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar: str) -> str:
-    """A matrix as colours, its rows named where there are few."""
+def heat(
+    values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar: str, columns: Sequence[str] = ()
+) -> str:
+    """A matrix as colours, its rows and columns named where there are few."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -23,6 +25,9 @@ def heat(values: np.ndarray[Any, Any], x: str, y: str, names: Sequence[str], bar
             axis.get_major_locator().set_params(integer=True)
         if 0 < len(names) <= 20:
             axes.set_yticks(range(len(names)), names, size=7.5)
+        if 0 < len(columns) <= 20:
+            upright = max(map(len, columns)) <= max(2, 30 // len(columns))
+            axes.set_xticks(range(len(columns)), columns, size=7.5, rotation=0 if upright else 90)
         _colour_bar(figure, axes, image, bar)
 
     return svg(1.7 + 0.135 * max(8, min(len(values), 28)), draw)

@@ -10,14 +10,13 @@ from importlib import resources
 
 from fedsolve.course import Axis
 from fedsolve.metrics import words
-from fedsolve.report import answers, clusters, coefficients, differences, matrices, plots
+from fedsolve.report import aggregate, answers, clusters, coefficients, differences, matrices, plots
+from fedsolve.report.aggregate import facts
 from fedsolve.report.gather import Group, Section, gains, sections
 from fedsolve.report.runfile import Column, RunFile
 from fedsolve.report.tables import cell, count, duration, figure, size, titled, whole
-from fedsolve.shown import gathered
 from fedsolve.study.experiment import command
 
-_USUAL = {"features": ("None", "identity"), "participation": ("None", "1.0"), "limit": ("None",)}
 _WHOSE: tuple[tuple[Column, str], ...] = (("own", ""), ("global", ": global model"), ("alone", ": training alone"))
 
 
@@ -27,9 +26,9 @@ def render(runs: Sequence[RunFile], metric: str = "") -> str:
     content = {
         "TITLE": html.escape(_title(runs)),
         "SUMMARY": _summaries(parts, runs),
-        "FACTS": _facts(parts[0].runs if len(parts) == 1 else (), runs),
+        "FACTS": facts(parts[0].runs if len(parts) == 1 else (), runs),
         "PLOTS": "\n".join(_section(part, runs, alone=len(parts) == 1) for part in parts),
-        "OVERVIEW": _overview(parts),
+        "OVERVIEW": aggregate.table(parts),
         "METRICS": differences.tables(parts) + _metrics(parts) + coefficients.tables(parts),
         "TABLE": _table(parts, runs),
         "FOOT": _foot(parts, runs),
@@ -50,20 +49,6 @@ def _foot(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
     twice = f" ({copies} of them {'a copy' if copies == 1 else 'copies'}, not counted twice)" if copies else ""
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return f"Written {when} from {count(len(runs), 'run')}{twice}; nothing was computed again."
-
-
-def _facts(members: Sequence[RunFile], runs: Sequence[RunFile]) -> str:
-    """What the runs of a section have in common; the seeds are of all `runs`, failed ones too."""
-    items = []
-    for name in ("limit", "clients", "partition", "features", "test", "participation"):
-        values = sorted({str(run.settings.get(name)) for run in members})
-        if values and values != ["None"] and not set(values) <= set(_USUAL.get(name, ())):
-            items.append(f"<li><b>{name}</b> {html.escape(', '.join(v for v in values if v != 'None'))}</li>")
-    told = sorted({gathered(run.result.get("privacy", {})) for run in members} - {""})
-    items += [f"<li>{html.escape(sentence)}</li>" for sentence in told]
-    seeds = sorted({run.seed for run in runs})
-    items.append(f"<li><b>{'seed' if len(seeds) == 1 else 'seeds'}</b> {', '.join(map(str, seeds))}</li>")
-    return "".join(items)
 
 
 # --- the outcome in words ---
@@ -190,7 +175,7 @@ def _section(part: Section, runs: Sequence[RunFile], *, alone: bool) -> str:
         return grid
     return (
         f'<section class="split"><h2>{html.escape(part.name)}</h2><p class="summary">{_summary(part, runs)}</p>'
-        f"<ul>{_facts(part.runs, part.runs)}</ul>\n{grid}</section>"
+        f"<ul>{facts(part.runs, part.runs)}</ul>\n{grid}</section>"
     )
 
 
@@ -254,27 +239,6 @@ def _confusion(groups: Sequence[Group]) -> list[tuple[str, str, str]]:
 
 
 # --- tables ---
-
-
-def _overview(parts: Sequence[Section]) -> str:
-    """Mean figures of every method on every data set and split, where there are several, each by its own metric."""
-    if len(parts) < 2:
-        return ""
-    names = list(dict.fromkeys(group.name for part in parts for group in part.groups))
-    lines = []
-    for name in names:
-        cells = [cell(name)]
-        for part in parts:
-            value = next((group.figure() for group in part.groups if group.name == name), None)
-            cells.append(figure(part.metric, value, 1))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    if any(part.constant() is not None for part in parts):
-        constants = "".join(figure(part.metric, part.constant(), 1) for part in parts)
-        lines.append(f"<tr>{cell('best constant answer')}{constants}</tr>")
-    common = {part.metric for part in parts}
-    title = words.label(parts[0].metric, "Mean") if len(common) == 1 else "Means"
-    heads = [part.name if len(common) == 1 else f"{part.name}: {words.label(part.metric)}" for part in parts]
-    return titled(title, "Over clients, then over seeds.", whole("overview", ["method", *heads], lines))
 
 
 def _metrics(parts: Sequence[Section]) -> str:

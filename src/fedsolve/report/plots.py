@@ -23,6 +23,7 @@ from fedsolve.report.looks import look
 from fedsolve.report.runfile import RunFile, figure_of
 
 WIDTH = 4.4  # inches of a plot: 422 pixels, a phone held upright
+LEGEND = 0.85 * WIDTH  # as charts count them, whose letters are smaller
 INK, FAINT = "#010203", "#040506"  # stand for variables of the page
 
 STYLE: dict[Any, Any] = {
@@ -329,9 +330,11 @@ def _spread(values: Mapping[str, float], row: int) -> np.ndarray[Any, Any]:
 
 
 def legend(figure: Any, names: Sequence[str], **options: float) -> None:
-    """What colours and markers stand for, below everything else."""
+    """What colours and markers stand for, below everything else; names too long for a line have several."""
     columns = _legend_columns(names)
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=8.5, columnspacing=1.0, **options)
+    drawn = figure.legend(loc="outside lower center", ncols=columns, fontsize=8.5, columnspacing=1.0, **options)
+    for text in drawn.get_texts():
+        text.set_text(charts.folded(text.get_text(), LEGEND))
 
 
 def _legend_columns(names: Sequence[str]) -> int:
@@ -340,4 +343,5 @@ def _legend_columns(names: Sequence[str]) -> int:
 
 def legend_height(names: Sequence[str]) -> float:
     """Inches that a legend takes."""
-    return 0.22 * -(-len(names) // _legend_columns(names))
+    lines = sum(charts.folded(name, LEGEND).count("\n") + 1 for name in names)
+    return 0.22 * -(-lines // _legend_columns(names))

@@ -19,8 +19,8 @@ NETWORK = "patches:6x6x320:mirror=yes,dense"
 # Further settings of figures 4 and 5, whose nodes have one to four cores in the paper. Once clients can be slowed down:
 # {"devices": "slow:4,16"}.
 DEVICES: Mapping[str, Any] = {}
-FAST_HERE = {"MNIST": 5_000, "Synthetic": 3_000}  # samples, since gradients without backpropagation take long
-ROUNDS = {"paper": {"MNIST": 20, "Synthetic": 600}, "here": {"MNIST": 10, "Synthetic": 10}}
+FAST_HERE = {"MNIST": 2_000, "Synthetic": 2_000}  # samples, since gradients without backpropagation take long
+ROUNDS = {"paper": {"MNIST": 20, "Synthetic": 600}, "here": {"MNIST": 5, "Synthetic": 5}}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # method and parameters
     "FedACnnL": ("FedACnnL", {}),
     "FedACnnL-WA": ("FedACnnL", {"adaptive": False}),
