@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsolve import codec, disk, shown
 from fedsolve.arrays import Arrays
+from fedsolve.course import Stand, course
 from fedsolve.errors import DataError
 from fedsolve.grouping import GroupResult
 from fedsolve.method import Method
@@ -159,6 +160,17 @@ class Result:
         clients = {name: replace(c, alone_metrics=alone.clients[name].metrics) for name, c in self.clients.items()}
         pooled = {name: spread.pooled for name, spread in alone.metrics.items() if spread.pooled is not None}
         return replace(self, clients=clients, pooled={**self.pooled, "alone": pooled})
+
+    def course(self) -> tuple[Stand, ...]:
+        """After each round: the seconds and bytes so far, and mean and pooled figures where it was evaluated.
+
+        >>> import fedsolve as fs
+        >>> federation = fs.load("digits").split(fs.iid(), clients=4)
+        >>> (stand,) = fs.run(fs.AFL(), federation).course()
+        >>> stand.round, sorted(stand.figures["accuracy"])
+        (1, ['mean', 'pooled'])
+        """
+        return course(line.json() for line in self.history)
 
     def json(self) -> dict[str, Any]:
         """All but models and state, as result.json holds it."""

@@ -292,7 +292,7 @@ def test_without_matplotlib_the_values_are_there(tmp_path: Path, monkeypatch: py
     assert names == {"table.md", "table.json", "figure.csv", "runs"}
 
 
-@pytest.mark.parametrize("kind", ["none", "bars", "rows"])
+@pytest.mark.parametrize("kind", ["none", "bars", "no bars", "rows"])
 def test_every_kind_of_panel_is_drawn(kind: str) -> None:
     rows = tuple(charts.Row(f"a method with a rather long name {n}", "afl", n, n - 0.5, n + 0.5, n) for n in range(3))
     panels: dict[str, charts.Panel] = {
@@ -300,10 +300,11 @@ def test_every_kind_of_panel_is_drawn(kind: str) -> None:
         "bars": Bars(
             "MNIST", "seconds", ("compute", "waiting"), {"A": (1.0, 2.0), "B": (3.0, 0.0)}, {"A": "paper: 4 s"}
         ),
+        "no bars": Bars("Synthetic", "seconds", ("compute",), {}, {"A": "paper: 4 s"}),
         "rows": charts.Rows("digits", "accuracy", rows),
     }
     svg = charts.render([panels[kind]])["svg"].decode()
-    expected = {"none": "not run", "bars": "paper: 4 s", "rows": "name 2"}
+    expected = {"none": "not run", "no bars": "not run", "bars": "paper: 4 s", "rows": "name 2"}
     assert f"{expected[kind]} -->" in svg
     if kind == "bars":
         assert len(re.findall(r'<g id="bar-', svg)) == 4

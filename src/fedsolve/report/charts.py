@@ -229,8 +229,13 @@ def curves(axes: Any, panel: Curves, number: int = 0) -> dict[str, Any]:
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     if not panel.lines and not panel.marks:
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center")
+        _nothing(axes)
     return handles
+
+
+def _nothing(axes: Any) -> None:
+    """Says that a panel has nothing to show."""
+    axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center")
 
 
 def _mark(axes: Any, mark: Mark) -> Any:
@@ -320,7 +325,9 @@ def _named(axes: Any, names: Sequence[str]) -> list[float]:
         places.append(end + lines / 2)
         end += lines
     axes.set_yticks(places, [wrapped(name) for name in names])
-    axes.set_ylim(end, 0.0)
+    axes.set_ylim(end or 1.0, 0.0)
+    if not names:
+        _nothing(axes)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return places
