@@ -113,6 +113,11 @@ class Group:
         values = self.means()
         return statistics.fmean(values) if values else None
 
+    def seconds(self) -> float | None:
+        """Seconds of a run, as the mean over seeds: those of its rounds, where these are of emulated devices."""
+        values = [value for run in self.runs if (value := run.seconds()) is not None]
+        return statistics.fmean(values) if values else None
+
     def sent(self) -> float | None:
         """Bytes up and down of all clients, as the mean over seeds."""
         up, down = self.mean("bytes", "up"), self.mean("bytes", "down")

@@ -286,8 +286,9 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
     if settings.partition == AUTO:
         del expected["partition"]  # it follows from the data
     stored = result.get("settings", {})
-    # None stands for a number that the run found out, but for `limit`, where it stands for all samples.
-    same = all(stored.get(name) == value for name, value in expected.items() if value is not None or name == "limit")
+    # None stands for a number that the run found out, but for `limit`, where it is all samples, and no devices.
+    said = {name: value for name, value in expected.items() if value is not None or name in ("limit", "devices")}
+    same = all(stored.get(name) == value for name, value in said.items())
     return result if same else None
 
 
