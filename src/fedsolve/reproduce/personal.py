@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedsolve.reproduce.cells import NOTHING, cell_of, images, method_name, published, seeds_of, trained
+from fedsolve.reproduce.cells import NOTHING, cell_of, images, method_name, protocol_note, published, seeds_of, trained
 from fedsolve.reproduce.recipe import LEFT_OUT, Recipe, Scale
 from fedsolve.study.experiment import Settings
 
 SGD_PAPER = {"model": "lr", "lr": 0.005, "batch": 32, "epochs": 3, "sgd_momentum": 0.0, "rounds": 200}
 SGD_HERE = {**SGD_PAPER, "rounds": 10}
 NOTE = {
-    "paper": "ViT-MAE-Base, mean accuracy over clients on their own test data, three seeds.",
+    "paper": "ViT-MAE-Base, mean accuracy over clients on their own test data.",
     "here": "EfficientNet-Lite0 features instead of ViT-MAE-Base, one seed; mean accuracy over clients on their own "
     "test data.",
 }
@@ -22,6 +22,11 @@ SGD_NOTE = {
     "here": " Gradient methods train a head for 10 rounds instead of 200, and are not at their end; with 100 clients "
     "they are left out. FedPCL trains a projection of 256.",
 }
+
+
+def note_of(paper: str, name: str, scale: Scale) -> str:
+    """What differs from the paper in a table of one of the two."""
+    return NOTE[scale] + (protocol_note(paper, name) if scale == "paper" else "")
 
 
 def base_of(scale: Scale, method: str, clients: int, dirichlet: float, dataset: str = "CIFAR-100") -> Settings | str:
@@ -60,4 +65,4 @@ def methods_by_split(
                     parameters=parameters if row["method"] == paper else NOTHING,
                 )
             )
-    return Recipe(name, title, NOTE[scale] + SGD_NOTE[scale], tuple(cells))
+    return Recipe(name, title, note_of(paper, name, scale) + SGD_NOTE[scale], tuple(cells))
