@@ -183,7 +183,8 @@ class InProcess:
     def _gather(self, batch: Sequence[tuple[str, Bytes, Request]], inbox: Inbox) -> Inbox:
         for name, data, request in batch:
             answer, seconds = self.watch.timed(partial(self._handle, name, request))
-            self.watch.book(name, Work(seconds, len(data), len(answer)))
+            up = len(answer) if isinstance(answer, bytes | memoryview) else 0  # one that failed sends nothing
+            self.watch.book(name, Work(seconds, len(data), up))
             inbox.put(name, answer)
         return inbox
 

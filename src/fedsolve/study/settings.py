@@ -228,6 +228,9 @@ class Settings:
         "auc; rmse (the default for numbers), mae, r2. All are in result.json.",
         "NAME",
     )
+    name: str | None = _setting(
+        None, TEXT, "What the run is called in reports. Default: its method, and what tells it from others.", "NAME"
+    )
 
     @property
     def reading(self) -> Reading:
