@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from fedsolve.moments import Moments as Moments
     from fedsolve.privacy.noise import Noise as Noise
     from fedsolve.result import Result as Result
+    from fedsolve.runtime.devices import Devices as Devices
     from fedsolve.runtime.gather import Secure as Secure
     from fedsolve.runtime.inprocess import run as run
     from fedsolve.solver import Solution as Solution
@@ -126,6 +127,7 @@ _HOMES = {
     "fedsolve.moments": ("Moments",),
     "fedsolve.privacy.noise": ("Noise",),
     "fedsolve.result": ("Result",),
+    "fedsolve.runtime.devices": ("Devices",),
     "fedsolve.runtime.gather": ("Secure",),
     "fedsolve.runtime.inprocess": ("run",),
     "fedsolve.solver": ("Solution", "solve"),

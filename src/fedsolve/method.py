@@ -64,7 +64,7 @@ class Site:
     round: int
     rng: np.random.Generator  # of this call alone
     counted: bool = False  # whether the server has the reply to the client's last update
-    pace: float = 1.0  # how much more a slow client should take on at a time; 1 unless the method is `paced`
+    pace: float = 1.0  # how many times as much to take on at a time as at first; 1 unless the method is `paced`
 
 
 class Personal(NamedTuple):
@@ -116,6 +116,11 @@ class Method(Protocol):
     def paced(self) -> bool:
         """Whether slow clients are told how slow they are, in `Site.pace`."""
         return False
+
+    @property
+    def pacing(self) -> str:
+        """By which rule they are: "damped" or "printed", FedACnnL's own; see `fedsolve.runtime.pace`."""
+        return "damped"
 
     @property
     def alone(self) -> Mapping[str, object] | None:

@@ -14,6 +14,39 @@ Whose: TypeAlias = Literal["personal", "shared", "alone", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """The seconds of one client, by what it spent them on.
+
+    >>> Times(compute=1.0, transfer=2.0) + Times(compute=0.5, waiting=1.5)
+    Times(compute=1.5, waiting=1.5, transfer=2.0)
+    >>> Times(compute=1.0, waiting=3.0).idle
+    0.75
+    """
+
+    compute: float = 0.0  # the method's work, without the evaluation on test samples
+    waiting: float = 0.0  # for the slowest client of each round it took part in
+    transfer: float = 0.0  # of what it is sent and sends
+
+    def __add__(self, other: Times) -> Times:
+        return Times(self.compute + other.compute, self.waiting + other.waiting, self.transfer + other.transfer)
+
+    @property
+    def busy(self) -> float:
+        """Seconds of work and of transfer."""
+        return self.compute + self.transfer
+
+    @property
+    def idle(self) -> float:
+        """The share of its seconds in which it waits."""
+        total = self.busy + self.waiting
+        return self.waiting / total if total > 0 else 0.0
+
+    def json(self) -> dict[str, float]:
+        """As it stands in result.json."""
+        return {name: round(value, 6) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
 class ClientResult:
     """How one client fares. Figures are on its own test samples; there are none where it has none.
 
@@ -28,6 +61,7 @@ class ClientResult:
     chosen: Mapping[str, float] = field(default_factory=dict)  # hyper-parameters chosen for this client
     unsure: tuple[int, ...] = ()  # features whose digits its model lost; see Solution.unsure
     constant_metrics: Mapping[str, float] = field(default_factory=dict)  # of the best constant answer for it
+    seconds: Times | None = field(default=None, compare=False)  # as for all times: equal runs may differ in them
 
     @property
     def accuracy(self) -> float | None:
@@ -56,7 +90,8 @@ class ClientResult:
         others = {"global": self.shared_metrics, "alone": self.alone_metrics, "constant": self.constant_metrics}
         others["chosen"] = self.chosen
         filled = {name: dict(figures) for name, figures in others.items() if figures}
-        return {**entry, **filled, **({"unsure": list(self.unsure)} if self.unsure else {})}
+        timed = {} if self.seconds is None else {"seconds": self.seconds.json()}
+        return {**entry, **filled, **({"unsure": list(self.unsure)} if self.unsure else {}), **timed}
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> ClientResult:
@@ -66,7 +101,8 @@ class ClientResult:
         metrics = entry.get("metrics", _accuracy(entry["accuracy"]))
         chosen, unsure = entry.get("chosen", {}), tuple(entry.get("unsure", ()))
         train, test = entry.get("train"), entry.get("test")
-        return cls(train, test, metrics, shared, alone, chosen, unsure, entry.get("constant", {}))
+        seconds = Times(**entry["seconds"]) if "seconds" in entry else None
+        return cls(train, test, metrics, shared, alone, chosen, unsure, entry.get("constant", {}), seconds)
 
 
 def _accuracy(value: float | None) -> dict[str, float]:
@@ -115,7 +151,7 @@ class Round:
     round: int
     bytes_up: int
     bytes_down: int
-    seconds: float
+    seconds: float  # as measured; on emulated devices, those of the slowest client and of the server
     missing: tuple[str, ...] = ()  # clients that were not part of it
     loss: float | None = None  # mean training loss, where clients send it
     metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # mean and pooled, if evaluated

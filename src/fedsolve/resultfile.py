@@ -30,9 +30,15 @@ def digest(content: Mapping[str, Any]) -> str:
     >>> digest({"rounds": 1, "seconds": 2.0}) == digest({"seconds": 3.0, "rounds": 1})
     True
     """
-    told = {name: value for name, value in content.items() if name not in ("digest", "seconds")}
-    lines = [{name: value for name, value in line.items() if name != "seconds"} for line in content.get("history", ())]
-    return hashlib.sha256(json.dumps({**told, "history": lines}, sort_keys=True).encode()).hexdigest()[:32]
+    told = {name: value for name, value in _timeless(content).items() if name != "digest"}
+    lines = [_timeless(line) for line in content.get("history", ())]
+    clients = {name: _timeless(entry) for name, entry in content.get("clients", {}).items()}
+    told |= {"history": lines} | ({"clients": clients} if "clients" in content else {})
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _timeless(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "seconds"}
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -211,6 +217,13 @@ def _result(value: Any, where: str) -> None:
     check_groups(value.get("groups", {}), value.get("clients", {}))
 
 
+def _times(value: Any, where: str) -> None:
+    """The seconds of a client: these three, and no other."""
+    _table(_is(lambda seconds: _number(seconds) and seconds >= 0, "a number of seconds"))(value, where)
+    if set(value) != {"compute", "waiting", "transfer"}:
+        raise DataError(f"{where} must be of compute, waiting and transfer; got {brief(sorted(value))}")
+
+
 def _calibration(value: Any, where: str) -> None:
     of_words(value)
 
@@ -235,6 +248,7 @@ _CLIENT = _record(
         "alone": _figures,
         "constant": _table(_NUMBER),
         "chosen": _table(_NUMBER),
+        "seconds": _times,
     }
 )
 _GROUP = _record({"members": _TEXTS, "centre": _list(_NUMBER)}, needed=("members",))

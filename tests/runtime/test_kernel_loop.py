@@ -439,7 +439,7 @@ def request(kind: Any = "update", **changes: Any) -> Request:
     [
         ({"kind": "destroy"}, "nobody knows how to 'destroy'"),
         ({"kind": None}, "kind"),
-        ({"pace": "0.5"}, "a pace of 0.5"),
+        ({"pace": "0.0"}, "a pace of 0.0"),
         ({"pace": "nan"}, "pace 'nan'"),
         ({"pace": "inf"}, "pace 'inf'"),
         ({"pace": "quick"}, "quick"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,10 @@ def test_every_cell_can_be_run_or_says_why_not(name: str, scale: str) -> None:
 
 def test_every_results_table_of_every_paper_has_a_recipe() -> None:
     names = [
-        (paper.lower(), name.rstrip("0123456789"), name[-1]) for paper, each in published().items() for name in each
+        (paper.lower(), name.rstrip("0123456789"), name[-1])
+        for paper, each in published().items()
+        for name in each
+        if name != "protocol"
     ]
     expected = {f"{paper}-{number}" if kind == "table" else f"{paper}-{kind}-{number}" for paper, kind, number in names}
     assert {*expected, "fedacnnl-6"} == set(reproduce.RECIPES)  # what the text states of that figure, as a table
@@ -55,7 +59,8 @@ def test_figures_of_the_papers_are_where_they_stand_in_them() -> None:
     assert paper("fedhip-2", "Dirichlet 0.5", "alpha = 15") == 64.58
     assert paper("fedhip-3", "Dirichlet 0.1", "beta = 60") == 78.17
     assert paper("apfl-1", "APFL", "CIFAR-100, 50 clients, 0.1") == 80.72
-    assert paper("apfl-2", "Dirichlet 0.1, dual", "lambda = 0.5") == 79.2
+    assert paper("apfl-2", "Dirichlet 0.1, dual", "CIFAR-100, lambda = 0.5") == 79.2
+    assert paper("apfl-2", "Dirichlet 1.0, dual", "ImageNet-R, lambda = 0.9") == 19.91
     assert paper("fedapa-1", "FedAPA, 50 clients", "CIFAR-100 alpha=0.01") == 75.09
     assert paper("fedapa-2", "FedAvg", "minutes") == 42.0
     assert paper("fedapa-3", "w/o Clipping", "accuracy") == 83.27
@@ -294,6 +299,72 @@ def test_a_recipe_at_the_papers_scale_has_its_protocol_or_says_what_differs(name
         for setting, value in wanted.items():
             if setting in told and told[setting] != value:
                 assert TOLD.get((name, setting), "no word of it") in recipe.note, (cell.row, cell.column, setting)
+
+
+def applies(entry: Mapping[str, Any], name: str, cell: reproduce.Cell) -> bool:
+    """Whether a line of a paper's protocol is about a cell of a recipe."""
+    assert cell.settings is not None
+    about = entry.get("methods")
+    trained = not method_class(cell.settings.method, cell.settings.set).closed_form
+    return name in entry.get("recipes", [name]) and about in (None, cell.settings.method, "trained" if trained else "")
+
+
+def otherwise(name: str, recipe: reproduce.Recipe) -> list[str]:
+    """What a recipe does otherwise than its paper's protocol without saying so, or says and does not do."""
+    paper = next(each for each in published() if each.lower() == name.partition("-")[0])
+    faults = []
+    for entry in published()[paper]["protocol"]["stated"]:
+        assert entry["where"]
+        cells = [cell for cell in recipe.cells if applies(entry, name, cell)]
+        differing = []
+        for cell in cells:
+            assert cell.settings is not None
+            told = {**vars(cell.settings), **cell.settings.set, "seeds": len(cell.seeds), "figure": cell.figure}
+            if told.get(entry["setting"]) not in entry["values"]:
+                differing.append(f"{cell.row}, {cell.column}: {entry['setting']} is {told.get(entry['setting'])!r}")
+        sentence = entry.get("differs", {}).get(name, "")
+        if sentence and (sentence not in recipe.note or not differing):
+            faults.append(f"told and not so, or the other way round: {sentence}")
+        faults += [] if sentence else differing
+    return faults + [each for each in published()[paper]["protocol"]["unstated"] if each not in recipe.note]
+
+
+WRITTEN = [name for name in reproduce.RECIPES if name.startswith(("afl", "fedhip", "apfl"))]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_recipe_keeps_the_protocol_of_its_paper_or_its_note_says_what_differs(name: str) -> None:
+    assert otherwise(name, reproduce.create(name, "paper")) == []
+
+
+def test_every_line_of_a_protocol_is_about_some_cell() -> None:
+    for paper in ("AFL", "FedHiP", "APFL"):
+        cells = [
+            (name, cell)
+            for name in WRITTEN
+            if name.startswith(paper.lower())
+            for cell in reproduce.create(name, "paper").cells
+        ]
+        for entry in published()[paper]["protocol"]["stated"]:
+            assert any(applies(entry, name, cell) for name, cell in cells), entry
+            assert set(entry.get("differs", {})) <= set(entry.get("recipes", WRITTEN))
+
+
+@pytest.mark.parametrize(
+    ("name", "defect"),
+    [
+        ("afl-1", lambda cell: replace(cell, seeds=(0,))),
+        ("afl-2", lambda cell: replace(cell, figure="mean")),
+        ("afl-3", lambda cell: replace(cell, seeds=(0, 1, 2))),
+        ("fedhip-1", lambda cell: replace(cell, settings=replace(cell.settings, test="official"))),
+        ("apfl-1", lambda cell: replace(cell, settings=replace(cell.settings, clients=20))),
+        ("apfl-2", lambda cell: replace(cell, settings=replace(cell.settings, features="efficientnet-lite0"))),
+    ],
+)
+def test_a_recipe_that_leaves_its_protocol_is_found(name: str, defect: Any) -> None:
+    recipe = reproduce.create(name, "paper")
+    assert otherwise(name, replace(recipe, cells=tuple(map(defect, recipe.cells)))) != []
+    assert otherwise(name, replace(recipe, note="")) != []
 
 
 @pytest.mark.parametrize("name", list(reproduce.RECIPES))

@@ -38,6 +38,7 @@ from fedsolve.result import Result
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
 from fedsolve.runtime.job import Description, Job, from_text, to_text
+from fedsolve.study import comparison
 from fedsolve.study.settings import Settings, read_config
 from fedsolve.texts import read_env
 from tests.conftest import unsealed
@@ -214,6 +215,9 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         if chosen.method in ("afl", "fedhip", "apfl"):
             methods.create(chosen.method, chosen.set)
 
+    def several(path: Path) -> None:
+        comparison.read(path, {}, {}, [])
+
     def page(path: Path) -> None:
         for section in report.sections(report.entries([path.parent])):
             for group in section.groups:
@@ -222,6 +226,9 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
                 clusters.clusters(run)
 
     toml = b'method = "fedhip"\nclients = 5\npartition = "dirichlet:0.1"\ntest = 0.2\n\n[set]\nalpha = 5.0\n'
+    study = (
+        b'clients = [5, 10]\nseeds = [0, 1]\nmethods.weak = {method = "fedhip", set.alpha = 1}\n[set]\nbeta = [1, 2]\n'
+    )
     csv = b"age,pulse,label\n61,40.5,ill\n35,60,well\n80,1e2,ill\n"
     numbers = b'client,a,"b c",y\nward-a,1,2,0\nward-b,3,4,1\nward-a,-5,.5,7\n'
     mixed = "id;alter;größe;seit;y\n1;4,5;groß;2026-01-02;ja\n2;;klein;03.04.2026;nein\n3;NA;;;ja\n".encode("utf-16")
@@ -261,6 +268,7 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         Target("csv", "bytes", (csv, numbers, mixed), through("t.csv", table)),
         Target("npz", "npz", tuple(map(_npz, (False, True))), through("t.npz", table), share=0.5),
         Target("toml", "bytes", (toml,), through("c.toml", config)),
+        Target("comparison", "bytes", (toml, study), through("s.toml", several)),
         Target("config", "json", (json.dumps(settings).encode(),), through("c.json", config)),
         Target("result", "json", texts, through("run/result.json", lambda path: Result.load(path.parent)), share=0.5),
         Target("report", "json", texts, through("run/result.json", page), share=0.5),

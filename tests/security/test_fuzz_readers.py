@@ -19,7 +19,7 @@ INPUTS = 250  # of each reader
 MEGABYTES = 64  # that reading may take above the input
 NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
-    "csv", "npz", "toml", "config", "result", "report", "parquet", "words",
+    "csv", "npz", "toml", "comparison", "config", "result", "report", "parquet", "words",
     "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
     "spent", "policy", "leaf", "pickle",
 )  # fmt: skip

@@ -70,6 +70,8 @@ PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "global": at("clients", "a", "global"),
     "alone": at("clients", "a", "alone"),
     "chosen": at("clients", "a", "chosen"),
+    "seconds of a client": at("clients", "a", "seconds"),
+    "seconds of work": at("clients", "a", "seconds", "compute"),
     "accuracy": at("accuracy"),
     "mean": at("accuracy", "mean"),
     "metrics": at("metrics"),

@@ -10,11 +10,12 @@ import typer
 from fedsolve.cli.options import integers, setting_values, takes_settings
 from fedsolve.cli.text import run_line
 from fedsolve.cli.waiting import goes_on, waiting
+from fedsolve.errors import ParameterError
 from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
     "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "test",
-    "min_samples", "skip_broken", "rounds", "participation", "metric",
+    "min_samples", "skip_broken", "rounds", "participation", "devices", "metric",
 )  # fmt: skip
 
 
@@ -24,16 +25,32 @@ def _help(name: str, option: Option) -> str:
 
 @takes_settings(COMMON, after="assign", help=_help)
 def compare_command(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="A,B,C",
-            help="Methods, as for run, separated by commas. Baselines stand beside them: local, and for methods that "
-            "train a network fedavg and fedavg-ft, with the same network.",
+            help="Methods, as for run, or names that --config gives them, separated by commas. Baselines stand beside "
+            "them: local, and for methods that train a network fedavg and fedavg-ft, with the same network. Default: "
+            "those of --config.",
+            show_default=False,
         ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and report.html go.")],
-    seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Seeds of splits and draws, separated by commas.")] = "0",
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings from a TOML file as for run, where methods, seeds, clients, partition, features and what is "
+            "below [set] may be lists, which are sweeps; [methods.NAME] with method and set is a method by a name of "
+            "its own, as often as you like. Or from the result.json of a run. Options count before the file.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0,1,2", help="Seeds of splits and draws, separated by commas. Default: 0.", show_default=False
+        ),
+    ] = None,
     assign: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,13 +74,13 @@ def compare_command(
         typer.Option(metavar="MAP,...", help="As for run; several, with commas or ;, are a sweep.", show_default=False),
     ] = None,
     baselines: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--baselines/--no-baselines",
             help="Run what methods are held against, too, or nothing but the methods named. Default: baselines.",
             show_default=False,
         ),
-    ] = True,
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
     **options: Any,
 ) -> None:
@@ -73,20 +90,33 @@ def compare_command(
     those alone. Lists are a sweep, every value with every other.
 
     Examples: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp;
-    fedsolve compare --methods fedhip --set alpha=1,5,20 --clients 10,50 --out sweep
+    fedsolve compare --methods fedhip --set alpha=1,5,20 --clients 10,50 --out sweep;
+    fedsolve compare --config study.toml --out study
     """
     from fedsolve import report
     from fedsolve.metrics.words import check as check_metric
-    from fedsolve.study import compare, sweep
+    from fedsolve.study import compare, comparison, sweep
 
     report.check()
-    base = Settings.of(setting_values(options), "the command line")
+    given, assigned = setting_values(options), assignments(assign or [])
+    lists = {"clients": clients, "partition": partition, "features": features}
+    several = {name: text for name, text in lists.items() if text is not None}
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    asked = comparison.Comparison(entries=tuple(map(compare.Entry, names)))
+    if config is not None:
+        asked = comparison.read(config, {**given, **several}, assigned, names)
+    if not asked.entries:
+        raise ParameterError("a comparison needs methods: --methods afl,fedhip, or a --config that names some")
+    base = Settings.of({**asked.settings, **given}, "the command line" if config is None else str(config))
     if base.metric is not None:
         check_metric(base.metric)
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    grid = list(sweep.grid(assignments(assign or []), names))
-    bases = sweep.bases(base, clients, partition, features)
-    runs = compare.plans(bases, names, integers(seeds, "seeds"), grid, baselines=baselines)
+    several = {**asked.lists, **several}
+    bases = sweep.bases(base, *(several.get(name) for name in lists))
+    grid = list(sweep.grid({**asked.assignments, **assigned}, [entry.method for entry in asked.entries]))
+    numbers = asked.seeds if seeds is None else integers(seeds, "seeds")
+    runs = compare.plans(
+        bases, asked.entries, numbers, grid, baselines=asked.baselines if baselines is None else baselines
+    )
 
     def report_run(method: str, seed: int, reply: Any, done: int, total: int) -> None:
         if not quiet:

@@ -76,7 +76,7 @@ def run_command(
     kept = _checkpoint(out, checkpoint, resume)
     settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
     try:
-        with waiting(quiet, settings.metric) as (progress, report):
+        with waiting(quiet, settings.metric, emulated=settings.devices is not None) as (progress, report):
             result = execute(settings, progress, report, kept, ledger)
     except KeyboardInterrupt:
         if kept is None or not kept.path.is_file():

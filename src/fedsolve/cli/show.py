@@ -174,6 +174,24 @@ def _print_remarks(console: Console, result: Result) -> None:
         f"{result.rounds} round{plural}, {size(result.bytes_up)} up, {size(result.bytes_down)} down, "
         f"{result.seconds.total:.2f} s"
     )
+    if sentence := emulated(result):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def emulated(result: Result) -> str:
+    """What the rounds took on emulated devices, and how long clients waited there; nothing where none were."""
+    from fedsolve.records import Times
+
+    words = result.settings.get("devices")
+    if words is None:
+        return ""
+    seconds = sum(line.seconds for line in result.history)
+    told = f"on emulated devices, {words}: {seconds:.2f} s, {seconds / max(result.rounds, 1):.2f} s a round"
+    times = [client.seconds for client in result.clients.values() if client.seconds is not None]
+    if not times:
+        return told
+    every = sum(times, start=Times())
+    return f"{told}; of their seconds clients waited {100 * every.idle:.0f} % for the slowest of a round"
 
 
 def promise(result: Result) -> str:

@@ -21,10 +21,13 @@ PATIENCE = 2.0  # seconds before progress is shown
 
 
 @contextmanager
-def waiting(quiet: bool, metric: str | None = None) -> Iterator[tuple[Progress | None, Report | None]]:
+def waiting(
+    quiet: bool, metric: str | None = None, *, emulated: bool = False
+) -> Iterator[tuple[Progress | None, Report | None]]:
     """A bar on a terminal, a line now and then in a log; neither before there is something to wait for.
 
-    And a line for each round, of methods that take several, with a `metric`: accuracy or rmse, if none is named.
+    And a line for each round, of methods that take several, with a `metric`: accuracy or rmse, if none is named. Where
+    the seconds of rounds are `emulated`, it says so, and those left are told by the time that rounds really take.
     """
     if quiet:
         yield None, None
@@ -37,6 +40,7 @@ def waiting(quiet: bool, metric: str | None = None) -> Iterator[tuple[Progress |
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
     )
     terminal, task, last = sys.stdout.isatty(), bar.add_task("", visible=False), started
+    before = started  # when the last round was over
 
     def report(what: str, done: int, total: int) -> None:
         nonlocal last
@@ -51,11 +55,13 @@ def waiting(quiet: bool, metric: str | None = None) -> Iterator[tuple[Progress |
             typer.echo(f"{what}: {done} of {total}, {now - started:.0f} s", err=True)
 
     def over(line: Round, rounds: int) -> None:
-        nonlocal last
-        if rounds == 1 or time.monotonic() - started < PATIENCE:
+        nonlocal last, before
+        now = time.monotonic()
+        taken, before = now - before, now
+        if rounds == 1 or now - started < PATIENCE:
             return
-        last = time.monotonic()
-        text = _round_line(line, rounds, metric)
+        last = now
+        text = _round_line(line, rounds, metric, taken if emulated else None)
         if terminal:
             bar.console.print(text, highlight=False)
         else:
@@ -79,13 +85,15 @@ def goes_on() -> Iterator[None]:
         raise stop from None
 
 
-def _round_line(line: Round, rounds: int, metric: str | None) -> str:
+def _round_line(line: Round, rounds: int, metric: str | None, taken: float | None = None) -> str:
+    """A round in one line; `taken` are the seconds that it really took, where its own are emulated."""
     from fedsolve.metrics import MAIN, words
 
     shown = next((name for name in (metric, *MAIN.values()) if name in line.metrics), None)
     value = line.metrics[shown].get("mean") if shown else None
     parts = [f"{words.title(shown)} {words.text(shown, value)}"] if shown and value is not None else []
     parts += [] if line.loss is None else [f"loss {line.loss:.4f}"]
-    parts += [f"{line.seconds:.1f} s", f"{size(line.bytes_up)} up", f"{size(line.bytes_down)} down"]
-    parts += [f"{duration(line.seconds * (rounds - line.round))} left"]
+    seconds = f"{line.seconds:.1f} s{'' if taken is None else ' emulated'}"
+    parts += [seconds, f"{size(line.bytes_up)} up", f"{size(line.bytes_down)} down"]
+    parts += [f"{duration((line.seconds if taken is None else taken) * (rounds - line.round))} left"]
     return f"round {line.round} of {rounds}: {', '.join(parts)}"

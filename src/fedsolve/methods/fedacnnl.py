@@ -3,7 +3,8 @@
 Gu et al., "Analytic Personalized Federated Meta-Learning", 2025. Each hidden layer is fitted to the labels
 times a random matrix, the last one to the labels (1); sums over clients give the pooled solution of every layer (5),
 whatever the split and whatever the size of the blocks that clients work in. gamma is added once: (3) as printed would
-add it once per client. The size of blocks follows (7) in a form that settles; see `fedsolve.runtime.pace`.
+add it once per client. The size of blocks follows (7) in a form that settles, or as it is printed (`pace`); see
+`fedsolve.runtime.pace`.
 """
 
 from __future__ import annotations

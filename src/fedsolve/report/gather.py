@@ -19,7 +19,7 @@ _SPLIT = (
     "clients", "partition", "test", "min_samples",
 )  # fmt: skip
 # Of no consequence for the method's own figures: `alone` only adds figures beside them, `metric` says which is shown.
-_IGNORED = ("method", "set", "rounds", "seed", "alone", "metric")
+_IGNORED = ("method", "set", "rounds", "seed", "alone", "metric", "name")
 
 
 # --- what tells runs apart ---
@@ -41,6 +41,11 @@ def split_of(run: RunFile) -> dict[str, Any]:
 
 def _surroundings(run: RunFile) -> dict[str, Any]:
     return {name: value for name, value in run.settings.items() if name not in (*_SPLIT, *_IGNORED)}
+
+
+def _called(run: RunFile) -> str:
+    """The name that somebody gave it, or its method."""
+    return plain(str(run.settings.get("name") or run.method))
 
 
 def _parameters(run: RunFile) -> dict[str, Any]:
@@ -113,6 +118,11 @@ class Group:
         values = self.means()
         return statistics.fmean(values) if values else None
 
+    def seconds(self) -> float | None:
+        """Seconds of a run, as the mean over seeds: those of its rounds, where these are of emulated devices."""
+        values = [value for run in self.runs if (value := run.seconds()) is not None]
+        return statistics.fmean(values) if values else None
+
     def sent(self) -> float | None:
         """Bytes up and down of all clients, as the mean over seeds."""
         up, down = self.mean("bytes", "up"), self.mean("bytes", "down")
@@ -138,14 +148,14 @@ def groups(runs: Sequence[RunFile], variants: Mapping[str, int] | None = None, m
     """Runs that differ in nothing but their seed, together; those that are best by a metric first.
 
     A name says what tells its group from others: data, split and surroundings from all others, parameters from those
-    of the same method. A result that is there twice counts once.
+    of the same method or the same name. A result that is there twice counts once.
     """
     succeeded = [run for run in runs if not run.failure]
     shown = _metric(succeeded, metric)
     splits = _differing([split_of(run) for run in succeeded])
     surroundings = _differing([_surroundings(run) for run in succeeded])
     unsorted = []
-    for members in _together(succeeded, lambda run: run.method):
+    for members in _together(succeeded, _called):
         parameters = _differing([_parameters(run) for run in members])
         for kind in _together(members, _kind):
             first = kind[0]
@@ -153,7 +163,7 @@ def groups(runs: Sequence[RunFile], variants: Mapping[str, int] | None = None, m
             own = {name: value for name, value in _parameters(first).items() if value is not None}
             told += _words(_surroundings(first), surroundings, "=")
             told += _words(own, [name for name in parameters if name in own], "=")
-            name = f"{first.method} ({', '.join(told)})" if told else first.method
+            name = f"{_called(first)} ({', '.join(told)})" if told else _called(first)
             unsorted.append(Group(name, first.method, 0, shown, *_without_copies(kind, shown)))
     order = words.best_first(shown, {number: group.figure() for number, group in enumerate(unsorted)})
     ordered = [unsorted[number] for number in order]

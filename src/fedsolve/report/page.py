@@ -136,7 +136,7 @@ def _best(scored: Sequence[Group]) -> str:
 
 
 def _cost(group: Group) -> str:
-    sent, seconds, rounds = group.sent(), group.mean("seconds", "total"), group.mean("rounds")
+    sent, seconds, rounds = group.sent(), group.seconds(), group.mean("rounds")
     words = []
     if sent:
         turns = f" in {count(int(rounds), 'round')}" if rounds and rounds == int(rounds) else ""
@@ -189,6 +189,8 @@ _COURSES: tuple[tuple[str, str, Axis], ...] = (
 def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]:
     groups, metric = part.groups, part.metric
     whiskers = ", its whiskers the range over seeds" if any(len(group.runs) > 1 for group in groups) else ""
+    emulated = {run.settings.get("devices") is not None for group in groups for run in group.runs}
+    machines = " or ".join({False: "this machine", True: "emulated devices"}[each] for each in sorted(emulated))
     constant = part.constant()
     beside = "" if constant is None else f" Best constant answer: {words.text(metric, constant)}."
     figures = [
@@ -205,8 +207,8 @@ def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]
         ),
         (
             "How long it takes",
-            "Seconds of the whole run on this machine.",
-            plots.against(groups, lambda group: group.mean("seconds", "total"), duration, "whole run", "time"),
+            f"Seconds of the whole run on {machines}.",
+            plots.against(groups, Group.seconds, duration, "whole run", "time"),
         ),
         *(
             (title, f"Mean {words.title(metric)} after each round{against}; thin and level: done after one.", svg)
@@ -293,7 +295,7 @@ def _table(parts: Sequence[Section], runs: Sequence[RunFile]) -> str:
         values += [run.mean(whose, metric) for _, whose in beside]
         cells += [cell(words.title(metric), text=True)] if mixed else []
         cells += [figure(metric, value, unit=mixed) for value in values]
-        rounds, seconds = run.number("rounds"), run.number("seconds", "total")
+        rounds, seconds = run.number("rounds"), run.seconds()
         cells.append(cell("-", "") if rounds is None else cell(int(rounds)))
         for way in ("up", "down"):
             sent = run.number("bytes", way)

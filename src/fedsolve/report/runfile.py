@@ -44,6 +44,12 @@ class RunFile:
         clients: Mapping[str, Mapping[str, Any]] = self.result.get("clients", {})
         return clients
 
+    def seconds(self) -> float | None:
+        """The seconds that it took: of its rounds, where these are of emulated devices."""
+        if self.settings.get("devices") is None:
+            return self.number("seconds", "total")
+        return float(sum(line.get("seconds", 0.0) for line in self.result.get("history", ())))
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """The settings it was run with; fewer where it was run from Python."""

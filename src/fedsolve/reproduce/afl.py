@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, every_of, images, published, seeds_of, trained
+from fedsolve.reproduce.cells import (
+    IMAGES_HERE,
+    cell_of,
+    drawing_of,
+    every_of,
+    images,
+    protocol_note,
+    published,
+    seeds_of,
+    trained,
+)
 from fedsolve.reproduce.drawing import LABELS, Course, Places
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
 from fedsolve.study.experiment import Settings
@@ -13,7 +23,7 @@ from fedsolve.study.experiment import Settings
 HEAD_PAPER = {"model": "lr", "lr": 0.05, "batch": 64, "epochs": 3, "sgd_momentum": 0.0, "rounds": 500}
 HEAD_HERE = {**HEAD_PAPER, "rounds": 10}
 NOTE = {
-    "paper": "ResNet-18 (ImageNet), all images, three seeds, official test set; gradient methods train a head.",
+    "paper": "ResNet-18 (ImageNet), all images; gradient methods train a head.",
     "here": f"EfficientNet-Lite0 features instead of ResNet-18, {IMAGES_HERE:,} of 50,000 training images of CIFAR-10, "
     "one seed, official test set; gradient methods train a head for 10 rounds instead of 500, and are not at their "
     "end.",
@@ -25,6 +35,14 @@ BACKBONES = {
 }
 
 
+def _note(name: str, scale: Scale) -> str:
+    return NOTE[scale] + (protocol_note("AFL", name) if scale == "paper" else "")
+
+
+def _figure(scale: Scale) -> str:
+    return "best round" if scale == "paper" else "mean"
+
+
 def _base(dataset: str, scale: Scale, method: str, partition: str, clients: int = 100) -> Settings | str:
     base = images(dataset, scale, BACKBONES["ResNet-18"])
     if isinstance(base, str):
@@ -32,8 +50,9 @@ def _base(dataset: str, scale: Scale, method: str, partition: str, clients: int 
     base = replace(base, clients=clients, partition=partition, test="global")
     if method == "AFL":
         return base
-    every = every_of(scale) if clients == 100 else None  # what figure 3 shows round by round
-    return trained(base, HEAD_PAPER if scale == "paper" else HEAD_HERE, every)
+    if scale == "paper":  # evaluated in every round: the paper's figure is that of the best
+        return replace(trained(base, HEAD_PAPER), eval_every=1)
+    return trained(base, HEAD_HERE, every_of(scale) if clients == 100 else None)  # what figure 3 shows round by round
 
 
 def _partition(setting: str) -> str:
@@ -51,11 +70,14 @@ def table_1(name: str, scale: Scale) -> Recipe:
             _base(row["dataset"], scale, method, _partition(row["setting"])),
             method,
             seeds=seeds_of(scale),
+            figure=_figure(scale),
         )
         for row in published()["AFL"]["table1"]["rows"]
         for method, value in row["values"].items()
     ]
-    return Recipe(name, "AFL, table 1: accuracy on the official test set, 100 clients", NOTE[scale], tuple(cells))
+    return Recipe(
+        name, "AFL, table 1: accuracy on the official test set, 100 clients", _note(name, scale), tuple(cells)
+    )
 
 
 def table_2(name: str, scale: Scale) -> Recipe:
@@ -68,11 +90,12 @@ def table_2(name: str, scale: Scale) -> Recipe:
             _base("CIFAR-100", scale, row["method"], _partition(setting)),
             row["method"],
             seeds=seeds_of(scale),
+            figure=_figure(scale),
         )
         for row in published()["AFL"]["table2"]["rows"]
         for setting, value in row["values"].items()
     ]
-    return Recipe(name, "AFL, table 2: CIFAR-100, how different the clients are", NOTE[scale], tuple(cells))
+    return Recipe(name, "AFL, table 2: CIFAR-100, how different the clients are", _note(name, scale), tuple(cells))
 
 
 def table_3(name: str, scale: Scale) -> Recipe:
@@ -86,7 +109,7 @@ def table_3(name: str, scale: Scale) -> Recipe:
                 column = f"{setting}, {way.replace('_', ' ')}"
                 parameters = {"ridge": ridge}
                 cells.append(cell_of(f"K = {row['K']}", column, values[way], base, "AFL", parameters=parameters))
-    note = f"{NOTE[scale]} Without ridge, ours is the solution of minimum norm where the paper's is singular."
+    note = f"{_note(name, scale)} Without ridge, ours is the solution of minimum norm where the paper's is singular."
     return Recipe(name, "AFL, table 3: taking the ridge out again (RI)", note, tuple(cells))
 
 
@@ -99,7 +122,9 @@ def table_4(name: str, scale: Scale) -> Recipe:
             if isinstance(base, Settings):
                 base = replace(base, clients=100, partition="dirichlet:0.1", test="global")
             cells.append(cell_of(row["backbone"], dataset, value, base, "AFL"))
-    note = "Each backbone of the paper." if scale == "paper" else "EfficientNet-Lite0 in every row, whatever its name."
+    note = "EfficientNet-Lite0 in every row, whatever its name."
+    if scale == "paper":
+        note = f"Each backbone of the paper.{protocol_note('AFL', name)}"
     return Recipe(name, "AFL, table 4: backbones", note, tuple(cells))
 
 
@@ -114,7 +139,7 @@ def figure_2(name: str, scale: Scale) -> Recipe:
             places.setdefault(row["dataset"], {})[column] = clients
     panels = [Places(dataset, "clients", LABELS["mean"], each) for dataset, each in places.items()]
     drawing = drawing_of("AFL", "figure2", panels, cells)
-    return Recipe(name, "AFL, figure 2: the number of clients, alpha = 0.1", NOTE[scale], tuple(cells), drawing)
+    return Recipe(name, "AFL, figure 2: the number of clients, alpha = 0.1", _note(name, scale), tuple(cells), drawing)
 
 
 def figure_3(name: str, scale: Scale) -> Recipe:
@@ -127,12 +152,18 @@ def figure_3(name: str, scale: Scale) -> Recipe:
             for method, value in row["values"].items():
                 base = _base(row["dataset"], scale, method, _partition(setting))
                 seconds = entry["seconds"][row["dataset"]].get(method)
-                told, timed = row["dataset"], f"{row['dataset']}, seconds"
-                cells.append(cell_of(method, told, value["mean"], base, method, seeds=seeds_of(scale)))
+                shown, timed = row["dataset"], f"{row['dataset']}, seconds"
+                cells.append(cell_of(method, shown, value["mean"], base, method, seeds=seeds_of(scale)))
                 cells.append(cell_of(method, timed, seconds, base, method, seeds=seeds_of(scale), figure="seconds"))
-    note = f"{NOTE[scale]} Hollow marks at the right: the paper's best round. Seconds: of whole runs, with evaluations."
+    told = "Hollow marks at the right: the paper's best round. Seconds: of whole runs, with evaluations."
     drawing = drawing_of("AFL", "figure3", [Course(dataset, dataset) for dataset in datasets], cells, timed=True)
-    return Recipe(name, "AFL, figure 3: accuracy round by round, alpha = 0.1", note, tuple(cells), drawing)
+    return Recipe(
+        name,
+        "AFL, figure 3: accuracy round by round, alpha = 0.1",
+        f"{_note(name, scale)} {told}",
+        tuple(cells),
+        drawing,
+    )
 
 
 RECIPES: Mapping[str, Builder] = {

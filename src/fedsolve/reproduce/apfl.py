@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedsolve.reproduce.cells import cell_of, published, seeds_of
-from fedsolve.reproduce.personal import NOTE, base_of, efficiency, methods_by_split, overheads
+from fedsolve.reproduce.personal import base_of, efficiency, methods_by_split, note_of, overheads
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
 
 WIDTHS = {"d_primary": 2048, "d_refine": 1024}
@@ -20,21 +20,22 @@ def table_2(name: str, scale: Scale) -> Recipe:
     """The primary stream alone (lambda 0) and both, for each weight of the second."""
     table, cells = published()["APFL"]["table2"], []
     for row in table["rows"]:
-        base = base_of(scale, "APFL", 50, row["dirichlet"])
-        for lam, figure in zip(table["grid"]["lambda"], row["CIFAR-100"], strict=True):
-            cells.append(
-                cell_of(
-                    f"Dirichlet {row['dirichlet']}, {row['stream'].lower()}",
-                    f"lambda = {lam}",
-                    figure,
-                    base,
-                    "APFL",
-                    seeds=seeds_of(scale),
-                    parameters={"gamma": 1.0, "beta": 1.0, "lam": lam if row["stream"] == "Dual" else 0.0},
+        for dataset in ("CIFAR-100", "ImageNet-R"):
+            base = base_of(scale, "APFL", 50, row["dirichlet"], dataset)
+            for lam, figure in zip(table["grid"]["lambda"], row[dataset], strict=True):
+                cells.append(
+                    cell_of(
+                        f"Dirichlet {row['dirichlet']}, {row['stream'].lower()}",
+                        f"{dataset}, lambda = {lam}",
+                        figure,
+                        base,
+                        "APFL",
+                        seeds=seeds_of(scale),
+                        parameters={"gamma": 1.0, "beta": 1.0, "lam": lam if row["stream"] == "Dual" else 0.0},
+                    )
                 )
-            )
-    title = "APFL, table 2: CIFAR-100, primary stream alone and both, 50 clients"
-    return Recipe(name, title, NOTE[scale], tuple(cells))
+    title = "APFL, table 2: primary stream alone and both, 50 clients"
+    return Recipe(name, title, note_of("APFL", name, scale), tuple(cells))
 
 
 def figure_3(name: str, scale: Scale) -> Recipe:

@@ -35,6 +35,18 @@ def published() -> dict[str, Any]:
     return papers
 
 
+def protocol_note(paper: str, recipe: str) -> str:
+    """What a recipe at the paper's scale does otherwise than the paper, and what the paper leaves open.
+
+    >>> protocol_note("AFL", "afl-3").partition(". ")[0]
+    ' Otherwise than in the paper: one seed, since the figures are the same for every split'
+    """
+    protocol = published()[paper]["protocol"]
+    differs = [told for entry in protocol["stated"] if (told := entry.get("differs", {}).get(recipe))]
+    otherwise = f" Otherwise than in the paper: {'; '.join(differs)}." if differs else ""
+    return f"{otherwise} Not stated there: {'; '.join(protocol['unstated'])}."
+
+
 def method_name(words: str) -> str | None:
     """The name here of a method of a paper; None where it is not in the catalogue."""
     name = NAMES.get(words, words.lower())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsolve.reproduce.cells import cell_of, published, seeds_of
-from fedsolve.reproduce.personal import NOTE, base_of, efficiency, methods_by_split
+from fedsolve.reproduce.cells import NOTHING, cell_of, published, seeds_of
+from fedsolve.reproduce.personal import base_of, efficiency, methods_by_split, note_of
 from fedsolve.reproduce.recipe import Builder, Recipe, Scale
 
 
 def table_1(name: str, scale: Scale) -> Recipe:
     """Methods by split, with alpha chosen by each client; the paper's is the best on the test set."""
-    return methods_by_split("FedHiP", name, "FedHiP, table I (ours: alpha=auto)", scale)
+    parameters = {"beta": 0.0} if scale == "paper" else NOTHING
+    return methods_by_split("FedHiP", name, "FedHiP, table I (ours: alpha=auto)", scale, parameters)
 
 
 def table_2(name: str, scale: Scale) -> Recipe:
@@ -41,7 +42,7 @@ def _sweep(name: str, title: str, scale: Scale, table: str, fixed: Mapping[str, 
         for row in sweep["rows"]
         for value, figure in zip(values, row["values"], strict=True)
     ]
-    return Recipe(name, title, NOTE[scale], tuple(cells))
+    return Recipe(name, title, note_of("FedHiP", name, scale), tuple(cells))
 
 
 def figure_4(name: str, scale: Scale) -> Recipe:

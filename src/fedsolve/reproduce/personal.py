@@ -14,6 +14,7 @@ from fedsolve.reproduce.cells import (
     every_of,
     images,
     method_name,
+    protocol_note,
     published,
     seeds_of,
     trained,
@@ -25,7 +26,7 @@ from fedsolve.study.experiment import Settings
 SGD_PAPER = {"model": "lr", "lr": 0.005, "batch": 32, "epochs": 3, "sgd_momentum": 0.0, "rounds": 200}
 SGD_HERE = {**SGD_PAPER, "rounds": 10}
 NOTE = {
-    "paper": "ViT-MAE-Base, mean accuracy over clients on their own test data, three seeds.",
+    "paper": "ViT-MAE-Base, mean accuracy over clients on their own test data.",
     "here": "EfficientNet-Lite0 features instead of ViT-MAE-Base, one seed; mean accuracy over clients on their own "
     "test data.",
 }
@@ -34,6 +35,11 @@ SGD_NOTE = {
     "here": " Gradient methods train a head for 10 rounds instead of 200, and are not at their end; with 100 clients "
     "they are left out. FedPCL trains a projection of 256.",
 }
+
+
+def note_of(paper: str, name: str, scale: Scale) -> str:
+    """What differs from the paper in a table of one of the two."""
+    return NOTE[scale] + (protocol_note(paper, name) if scale == "paper" else "")
 
 
 def base_of(scale: Scale, method: str, clients: int, dirichlet: float, dataset: str = "CIFAR-100") -> Settings | str:
@@ -73,7 +79,7 @@ def methods_by_split(
                     parameters=parameters if row["method"] == paper else NOTHING,
                 )
             )
-    return Recipe(name, title, NOTE[scale] + SGD_NOTE[scale], tuple(cells))
+    return Recipe(name, title, note_of(paper, name, scale) + SGD_NOTE[scale], tuple(cells))
 
 
 STAND_IN = "CIFAR-10"  # where ImageNet-R is too large
@@ -105,7 +111,8 @@ def efficiency(
         Course("", dataset, "bytes", ends=ends),
     ]
     title = f"{paper}, figure {figure[-1]}: accuracy against rounds, seconds and bytes on {dataset}"
-    return Recipe(name, title, _told(scale, dataset), tuple(cells), drawing_of(paper, figure, panels, cells))
+    note = _told(paper, name, scale, dataset)
+    return Recipe(name, title, note, tuple(cells), drawing_of(paper, figure, panels, cells))
 
 
 def overheads(paper: str, name: str, figure: str, scale: Scale, dataset: str, **parameters: Any) -> Recipe:
@@ -122,7 +129,8 @@ def overheads(paper: str, name: str, figure: str, scale: Scale, dataset: str, **
     panels = [Course(shown, f"{dataset}, seconds", y="seconds"), Course("", f"{dataset}, MB", y="bytes")]
     title = f"{paper}, figure {figure[-1]}: what rounds cost on {dataset}"
     note = (
-        f"{_told(scale, dataset)} The figure is in an appendix that the text lacks: that it is of {dataset} is a guess."
+        f"{_told(paper, name, scale, dataset)} The figure is in an appendix that the text lacks: that it is of "
+        f"{dataset} is a guess."
     )
     return Recipe(name, title, note, tuple(cells), drawing_of(paper, figure, panels, cells))
 
@@ -131,6 +139,6 @@ def _on(scale: Scale, method: str, dataset: str) -> Settings | str:
     return base_of(scale, method, 50, 0.1, STAND_IN if scale == "here" and dataset != "CIFAR-100" else dataset)
 
 
-def _told(scale: Scale, dataset: str) -> str:
+def _told(paper: str, name: str, scale: Scale, dataset: str) -> str:
     other = f" {STAND_IN} ({IMAGES_HERE:,} images) in place of {dataset}." if dataset != "CIFAR-100" else ""
-    return NOTE[scale] + SGD_NOTE[scale] + (other if scale == "here" else "") + COURSE_NOTE
+    return note_of(paper, name, scale) + SGD_NOTE[scale] + (other if scale == "here" else "") + COURSE_NOTE

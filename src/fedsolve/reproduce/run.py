@@ -106,7 +106,8 @@ def folder_name(run: Settings) -> str:
     words += [Path(run.features).name] if run.features != "identity" else []
     words += [f"{name}={value}" for name, value in sorted(run.set.items())]
     text = "_".join("".join(c if c.isalnum() or c in ".=-" else "-" for c in word) for word in words if word)
-    content = json.dumps(asdict(run), sort_keys=True)
+    told = {name: value for name, value in asdict(run).items() if name not in ("devices", "name") or value is not None}
+    content = json.dumps(told, sort_keys=True)  # of what came later nothing where it is not used: folders stay
     return f"{text[:150]}_{hashlib.blake2b(content.encode(), digest_size=4).hexdigest()}"
 
 

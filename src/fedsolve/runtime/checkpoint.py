@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from fedsolve import codec, disk
 from fedsolve.arrays import take, under
 from fedsolve.errors import DataError
 from fedsolve.parameters import whole
+from fedsolve.records import Times
 from fedsolve.result import CHECKPOINT, Round, versions
 from fedsolve.runtime.client import Memory
 from fedsolve.runtime.drive import Snapshot
+from fedsolve.runtime.pace import Pace
 
 FORMAT = "2"
 
@@ -61,6 +63,8 @@ class Checkpoint:
             "history": json.dumps([line.json() for line in snapshot.history]),
             "lost": json.dumps(sorted(snapshot.lost)),
             "seconds": json.dumps(dict(snapshot.seconds)),
+            "spent": json.dumps({client: asdict(times) for client, times in snapshot.spent.items()}),
+            "pace": json.dumps(asdict(snapshot.pace) if snapshot.pace else None),
             "clients": json.dumps(sorted(memory)),
         }
         disk.private_folder(self.path.parent)
@@ -93,6 +97,8 @@ class Checkpoint:
                 history=tuple(map(Round.read, lines)),
                 lost=frozenset(json.loads(head["lost"])),
                 seconds=json.loads(head["seconds"]),
+                spent={name: Times(**each) for name, each in json.loads(head.get("spent", "{}")).items()},
+                pace=Pace.read(**written) if (written := json.loads(head.get("pace", "null"))) else None,
             )
             return snapshot, {
                 name: Memory.from_arrays(take(f"client/{name}", arrays)) for name in json.loads(head["clients"])

@@ -34,7 +34,7 @@ PLAIN = ("update", "evaluate")
 Assess: TypeAlias = Callable[[Method, Arrays, Samples, Task], Mapping[str, Array]]
 """The tallies of a model on test samples."""
 _WHOLE = re.compile(r"[0-9]{1,300}")
-_PACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?(e\+?[0-9]{1,3})?")
+_PACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Request:
     space: str  # the feature space in words
     message: Arrays
     accepted: bool = True  # whether the reply to the client's last update arrived
-    pace: float = 1.0  # how much more the client should take on at a time than at first
+    pace: float = 1.0  # how many times as much the client should take on at a time as at first
     words: Arrays = field(default_factory=dict)  # of a phase of a secure sum
 
     @property
@@ -88,7 +88,7 @@ class Request:
                 if not form.fullmatch(head[name]):
                     raise ValueError(f"{name} {head[name]!r}")
             kind, accepted, pace = cast("Kind", head["kind"]), head["accepted"] == "1", float(head["pace"])
-            if not 1 <= pace < np.inf:
+            if not 0 < pace < np.inf:
                 raise ValueError(f"a pace of {pace}")
             told = {} if kind in PLAIN else named.take("words", message)
             message = message if kind in PLAIN else named.take("message", message)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from fedsolve import digits
 from fedsolve.arrays import Arrays, finite
@@ -23,14 +23,16 @@ from fedsolve.model import Model
 from fedsolve.parameters import whole
 from fedsolve.privacy.noise import Noise, Release
 from fedsolve.progress import Progress, Tick
-from fedsolve.records import ClientResult, Round, Seconds, spreads
+from fedsolve.records import ClientResult, Round, Seconds, Times, spreads
 from fedsolve.result import PLAIN, Result
 from fedsolve.rng import derive
 from fedsolve.runtime import examiner
 from fedsolve.runtime.client import Kind, Request
+from fedsolve.runtime.devices import Device, lap
 from fedsolve.runtime.gather import Gathering, Plain, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
+from fedsolve.runtime.stopwatch import Watch
 from fedsolve.runtime.turnout import Participation, Turnout
 
 Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
@@ -96,6 +98,8 @@ class Snapshot:
     history: tuple[Round, ...]
     lost: frozenset[str]  # clients whose last reply did not arrive
     seconds: Mapping[str, float]
+    spent: Mapping[str, Times] = field(default_factory=dict)  # by client, where it is watched
+    pace: Pace | None = None
 
 
 def drive(
@@ -116,6 +120,8 @@ def drive(
     gathering: Gathering | None = None,
     noise: Noise | None = None,
     evaluate: bool = True,
+    watch: Watch | None = None,
+    devices: Mapping[str, Device] | None = None,
 ) -> Outcome:
     """Run a method over a transport: its rounds, and after each an evaluation on every client's own test data.
 
@@ -127,7 +133,8 @@ def drive(
     each round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over,
     `keep` is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once.
     `gathering` says how replies reach the server; by default it sees each of them. With `noise`, their sum is repaired,
-    and the server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone.
+    and the server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone. `watch`
+    tells what clients did since it was last asked; with `devices`, one per client, rounds take the seconds of these.
     """
     _serves(method, task)
     turnout = Turnout.of(participation)
@@ -137,11 +144,12 @@ def drive(
     start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
-    pace = Pace()
+    pace = start.pace or Pace(rule=method.pacing)
+    spent = _Spent(watch or dict, devices, dict(start.spent))
     failed: dict[str, str] = {}
     tallies = Tallies(task.target, tolerate)
     for number in range(start.round + 1, method.rounds + 1):
-        started = time.perf_counter()
+        started, server = time.perf_counter(), clock.seconds["server"]
         present = transport.clients()
         plan = method.plan(state, turnout.draw(present, derive(seed, "participation", number)))
         post = _Post(method, task, state, seed, number, "update", frozenset(lost), pace)
@@ -155,11 +163,13 @@ def drive(
         tick = _ticker(progress, number, "clients answering", plan.clients)
         gathering.gather(transport, post.requests(plan.clients), replies, tick)
         clock.lap("clients")
+        times = spent.lap()
         enough = partial(_enough, replies, plan.clients, min_clients, number)
         state = _aggregate(method, state, replies, partial(_server, task, seed, number), enough, tolerate, release)
         failed |= replies.failed
         lost = (lost | set(plan.clients)) - replies.answered
-        pace = pace.after(replies.seconds)
+        busy = {client: each.busy for client, each in times.items()} if devices and method.paced else replies.seconds
+        pace = pace.after(busy)
         last = number == method.rounds or method.done(state)
         clock.lap("server")
         # The state goes out once more, for personalisation; in between it goes out with the next update.
@@ -168,14 +178,16 @@ def drive(
         if evaluate and (last or number % evaluate_every == 0):
             tick = _ticker(progress, number, "personal models", present)
             gathering.evaluate(transport, final.requests(present), tallies, tick)
+            spent.lap("personal" if last else "")  # what clients do to evaluate in between, they do for us
         failed |= {client: reason for client, reason in tallies.failed.items() if client not in replies.failed}
         clock.lap("evaluate")
+        emulated = spent.elapsed() + clock.seconds["server"] - server
         history.append(
             Round(
                 round=number,
                 bytes_up=replies.received,
                 bytes_down=post.sent + replies.sent + (final.sent if last else 0),
-                seconds=round(time.perf_counter() - started, 6),
+                seconds=round(emulated if devices else time.perf_counter() - started, 6),
                 missing=tuple(sorted(set(present) - replies.answered)),
                 loss=method.figures(state).get("loss"),
                 metrics=_over_clients(tallies),
@@ -186,8 +198,11 @@ def drive(
         if last:
             break
         if keep:
-            keep(Snapshot(number, state, tuple(history), frozenset(lost), dict(clock.seconds)))
-    results = {name: tallies.clients[name] for name in sorted(tallies.clients)}
+            seconds, clients = dict(clock.seconds), dict(spent.clients)
+            keep(Snapshot(number, state, tuple(history), frozenset(lost), seconds, clients, pace))
+    # Under a secure sum a client's figures stay with it, and its seconds say how many samples it has.
+    told = {} if gathering.words().get("secure") else spent.clients
+    results = {name: replace(tallies.clients[name], seconds=told.get(name)) for name in sorted(tallies.clients)}
     shared = method.shared(method.message(state, min(results, default=""), "personalize"))
     return Outcome(state, shared, results, tuple(history), clock.seconds, failed, tallies.sums, gathering.words())
 
@@ -297,6 +312,35 @@ class _Post:
                 data = last.write()
             self.sent += len(data) if message else 0  # a bare request carries nothing of the method's
             yield client, data
+
+
+@dataclass(slots=True)
+class _Spent:
+    """The seconds of clients, each on a device of its own, from what a watch tells of them."""
+
+    watch: Watch
+    devices: Mapping[str, Device] | None
+    clients: dict[str, Times]
+    _elapsed: float = 0.0
+
+    def lap(self, what: Literal["update", "personal", ""] = "update") -> Mapping[str, Times]:
+        """Book what clients did since the last lap, at the same time; nothing of what is not theirs to do.
+
+        Figures on test samples, which they send behind their personal model, are not.
+        """
+        work = self.watch()
+        if what == "personal":
+            work = {client: replace(done, up=0) for client, done in work.items()}
+        times, taken = lap(work, self.devices)
+        if what:
+            self.clients |= {name: self.clients.get(name, Times()) + each for name, each in times.items()}
+            self._elapsed += taken
+        return times
+
+    def elapsed(self) -> float:
+        """The seconds of the laps since this was last asked."""
+        elapsed, self._elapsed = self._elapsed, 0.0
+        return elapsed
 
 
 class _Clock:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,11 @@ from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
+from fedsolve.runtime.devices import Devices
 from fedsolve.runtime.drive import Report, drive
 from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
+from fedsolve.runtime.stopwatch import Stopwatch, Work
 from fedsolve.runtime.turnout import Participation
 from fedsolve.threads import ONE_THREAD, cores
 
@@ -72,6 +75,8 @@ class InProcess:
         crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
         self._resources: ExitStack | None = None  # what ends with the run
+        self._turns = self._forks or len(self._present) < FEW_CLIENTS  # one client at a time in a process
+        self.watch = Stopwatch(time.process_time if self._turns else time.thread_time)  # of what each client does
 
     def __enter__(self) -> InProcess:
         """Inside, worker processes stay from one series of requests to the next; outside, each series has its own.
@@ -112,9 +117,9 @@ class InProcess:
                 if not self._resources:
                     self._crew.close()
             return
-        tasks = ((name, self._read(data)) for name, data in requests)
+        tasks = ((name, data, self._read(data)) for name, data in requests)
         done = 0
-        if self._forks or len(self._present) < FEW_CLIENTS:
+        if self._turns:
             for task in tasks:
                 inbox.merge(self._gather([task], inbox.empty()))
                 tick(done := done + 1)
@@ -151,9 +156,10 @@ class InProcess:
 
         tasks = ((name, [data, self._recalled(name)]) for name, data in requests)
         with closing(crew.in_order(tasks, size)) as answers:
-            for done, (name, (data, _), (memory, answer)) in enumerate(answers, start=1):
+            for done, (name, (data, _), (memory, answer, seconds)) in enumerate(answers, start=1):
                 shared = _in_common(self._read(data).message, self.memory.get(name))
                 self.memory[name] = Memory.from_arrays(_unpack(memory, shared))
+                self.watch.book(name, Work(float(bytes(seconds)), len(data), len(answer)))
                 alone = inbox.empty()
                 alone.put(name, answer)
                 inbox.merge(alone)
@@ -165,21 +171,29 @@ class InProcess:
         request = self._read(data)
         before = Memory.from_arrays(_unpack(recalled, {})) if recalled else None
         self.memory = {} if before is None else {name: before}
-        answer = self._handle(name, request)
-        return [_pack(self.memory.pop(name).arrays(), _in_common(request.message, before)), answer]
+        answer, seconds = self.watch.timed(partial(self._handle, name, request))
+        memory = _pack(self.memory.pop(name).arrays(), _in_common(request.message, before))
+        return [memory, answer, repr(seconds).encode()]
 
     def _recalled(self, name: str) -> Bytes:
         """What a client remembers, for a worker; nothing of one that was never asked."""
         memory = self.memory.get(name)
         return b"" if memory is None else _pack(memory.arrays(with_model=False), {})
 
-    def _gather(self, batch: Sequence[tuple[str, Request]], inbox: Inbox) -> Inbox:
-        for name, request in batch:
-            inbox.put(name, self._handle(name, request))
+    def _gather(self, batch: Sequence[tuple[str, Bytes, Request]], inbox: Inbox) -> Inbox:
+        for name, data, request in batch:
+            answer, seconds = self.watch.timed(partial(self._handle, name, request))
+            up = len(answer) if isinstance(answer, bytes | memoryview) else 0  # one that failed sends nothing
+            self.watch.book(name, Work(seconds, len(data), up))
+            inbox.put(name, answer)
         return inbox
 
     def _assess(self, method: Method, model: Arrays, test: Samples, task: Task) -> Mapping[str, Array]:
         """As `client.assess`, once for all clients that have the same model and the same test set."""
+        with self.watch.aside():  # a client that is only trained does not test
+            return self._tally(method, model, test, task)
+
+    def _tally(self, method: Method, model: Arrays, test: Samples, task: Task) -> Mapping[str, Array]:
         if id(test) not in self._common:
             return assess(method, model, test, task)
         with self._assessing:
@@ -276,6 +290,7 @@ def run(
     secure: Secure | None = None,
     gathering: Gathering | None = None,
     noise: Noise | None = None,
+    devices: Devices | str | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
@@ -288,11 +303,17 @@ def run(
     the same but for figures of each client, which stay with it. `noise` hides single records in the sums, for methods
     that take moments once.
 
+    With `devices`, as in fs.Devices((4, 16)) or "slow:4,16", seconds of clients and rounds are those of machines that
+    are not equally fast, which are emulated: they take no longer here, and models are the same.
+
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
     >>> result = fs.run(fs.FedHiP(), federation)
     >>> result.rounds, list(result.models)[:2], 0.9 < result.accuracy.mean < 1
     (1, ['client-00', 'client-01'], True)
+    >>> slow = fs.run(fs.FedHiP(), federation, devices="slow:100")
+    >>> slow.accuracy == result.accuracy, any(client.seconds.idle > 0.5 for client in slow.clients.values())
+    (True, True)
     """
     if isinstance(method, type) or not callable(getattr(method, "update", None)):
         raise ParameterError(f"run takes a method such as fs.FedHiP(); got {method!r}")
@@ -315,6 +336,7 @@ def run(
         raise ParameterError(f"noise takes fs.Noise(epsilon=1.0); got {noise!r}")
     if noise is not None and (gathering is None or secure is not None):  # else its quorum is not known here
         noise.check_shared(secure.quorum if secure else 0)
+    kinds = None if devices is None else Devices.of(devices)
     started = time.perf_counter()
     transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
     settings = {
@@ -323,6 +345,7 @@ def run(
         "seed": seed,
         "participation": participation,
         **({"secure": True, "quorum": secure.quorum} if secure else {}),
+        **({} if kinds is None else {"devices": str(kinds)}),
     }
     resume = None
     if checkpoint is not None:
@@ -343,6 +366,8 @@ def run(
             on_reply=on_reply,
             gathering=gathering,
             noise=noise,
+            watch=transport.watch,
+            devices=None if kinds is None else kinds.assigned(list(federation.clients), seed),
         )
     task = federation.task
     result = outcome.result(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,13 +20,24 @@ from fedsolve.study.settings import AUTO
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
 AVERAGES = ("fedavg", "fedavg-ft")  # what methods that train a network are held against, beside training alone
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method in a comparison; one that has a name may be there several times, with parameters of its own."""
+
+    method: str
+    name: str = ""
+    set: Mapping[str, str] = field(default_factory=dict)
+
+
 Report: TypeAlias = Callable[[str, int, Mapping[str, Any] | str, int, int], None]
 """Method, seed, its result.json or why it failed, how many are done, of how many."""
 
 
 def plan(
     base: Settings,
-    names: Sequence[str],
+    names: Sequence[str | Entry],
     seeds: Sequence[int],
     assignments: Mapping[str, str],
     *,
@@ -38,7 +49,7 @@ def plan(
     Closed-form methods are held against `local` with the settings that their property `alone` names; each such `local`
     is a run of its own. Methods that train a network are held against `local`, `fedavg` and `fedavg-ft` with the same
     network: `local` with the settings of training that they share, the others with those given for every method.
-    Without `baselines` nothing is run but the methods named.
+    Without `baselines` nothing is run but the methods named. An `Entry` is a method with a name of its own.
 
     >>> runs = plan(Settings(clients=5), ["fedhip", "fedprior"], [0], {})
     >>> [(run.method, dict(run.set)) for run in runs]
@@ -46,14 +57,19 @@ def plan(
     >>> [run.method for run in plan(Settings(clients=5), ["fedala"], [0], {"model": "mlp:8"})]
     ['local', 'fedavg', 'fedavg-ft', 'fedala']
     """
-    listed = list(dict.fromkeys(names))
-    if not listed:
+    entries = [each if isinstance(each, Entry) else Entry(each) for each in names]
+    listed = list(dict.fromkeys(entry.method for entry in entries if not entry.name))
+    if not entries:
         raise ParameterError("a comparison needs at least one method")
     runs = [
         _run_of(base, name, _assigned(class_of(name), name, assignments), alone=True)
         for name in listed
         if name != "local"
     ]
+    for entry in entries:
+        if entry.name:
+            values = {**_assigned(class_of(entry.method, entry.set), entry.method, assignments), **entry.set}
+            runs.append(_run_of(replace(base, name=entry.name), entry.method, values, alone=entry.method != "local"))
     beside = [*_alone(base, listed, runs, assignments, baselines)]
     if baselines:
         beside += _averaged(base, listed, runs, assignments)
@@ -64,7 +80,7 @@ def plan(
 
 def plans(
     bases: Sequence[Settings],
-    names: Sequence[str],
+    names: Sequence[str | Entry],
     seeds: Sequence[int],
     grid: Sequence[Mapping[str, str]],
     *,
@@ -189,11 +205,13 @@ def baseline_of(run: Settings, runs: Sequence[Settings]) -> Settings | None:
 
 
 def title_of(settings: Settings) -> str:
-    """What a run is called, where it is the only one of its method: the method, and the parameter that picks a variant.
+    """What a run is called: its own name, or where it is the only one of its method the method and its variant.
 
     >>> title_of(Settings(method="fedavg", set={"model": "cnn"})), title_of(Settings("local", {"model": "cnn"}))
     ('fedavg', 'local-model=cnn')
     """
+    if settings.name:
+        return settings.name
     asked = [name for name in methods.VARIANTS.get(settings.method, {}) if name in settings.set]
     return "-".join([settings.method, *(_word(name, settings.set[name]) for name in asked)])
 
@@ -286,8 +304,9 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
     if settings.partition == AUTO:
         del expected["partition"]  # it follows from the data
     stored = result.get("settings", {})
-    # None stands for a number that the run found out, but for `limit`, where it stands for all samples.
-    same = all(stored.get(name) == value for name, value in expected.items() if value is not None or name == "limit")
+    # None stands for a number that the run found out, but for `limit`, where it is all samples, and no devices.
+    said = {name: value for name, value in expected.items() if value is not None or name in ("limit", "devices")}
+    same = all(stored.get(name) == value for name, value in said.items())
     return result if same else None
 
 

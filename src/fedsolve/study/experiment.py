@@ -34,6 +34,7 @@ from fedsolve.result import Result
 from fedsolve.rng import check_seed
 from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
+from fedsolve.runtime.devices import Devices
 from fedsolve.runtime.drive import Report
 from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Keeper
@@ -216,6 +217,7 @@ def execute(
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
     secure = _secure(settings)
+    devices = None if settings.devices is None else Devices.of(settings.devices)
     if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
         raise ParameterError(
             f"{settings.method} is not of the catalogue: sites and ledgers cannot look it up by its name; it runs with "
@@ -232,6 +234,8 @@ def execute(
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
         if checkpoint is not None:
             raise ParameterError("--checkpoint and --resume are for --runtime local")
+        if devices is not None:
+            raise ParameterError("--devices are emulated by --runtime local; take one of both away")
     if checkpoint is not None:
         checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
@@ -253,6 +257,7 @@ def execute(
                 checkpoint=checkpoint,
                 on_reply=keeper.keep if keeper and not secure else None,
                 noise=noise,
+                devices=devices,
             )
     chosen = parameters.values(method)
     resolved = replace(

@@ -42,7 +42,7 @@ def _resolved(settings: Settings) -> dict[str, object]:
     """Settings by name, with the values that the method's parameters really have."""
     method = method_of(settings)
     plain = asdict(replace(settings, set={}, rounds=method.rounds))
-    del plain["set"], plain["metric"]  # another figure may be shown of the same run
+    del plain["set"], plain["metric"], plain["name"]  # another figure or name may be shown of the same run
     values = {f"set {name}": value for name, value in parameters.values(method).items() if name != "rounds"}
     return plain | values
 

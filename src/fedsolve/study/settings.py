@@ -190,6 +190,15 @@ class Settings:
     target_bound: float | None = _setting(
         None, NUMBER, "With noise, where numbers are predicted: the size that they are clipped to.", "C"
     )
+    devices: str | None = _setting(
+        None,
+        TEXT,
+        "Emulate clients that are not equally fast: slow:4,16, a third each as fast as this machine, 4 and 16 times "
+        "slower; slow:4@0.2,16@0.1, these shares of them; ;mbit=20 behind it: the line of the fast, where it is not "
+        "100 megabits a second, and slow ones have slower lines. Seconds of clients and rounds are then those of the "
+        "emulated federation; it takes no longer here, and models are the same. Default: none are emulated.",
+        "SLOW",
+    )
     runtime: str = _setting(
         "local",
         TEXT,
@@ -218,6 +227,9 @@ class Settings:
         "The figure that is shown: accuracy (the default for classes), balanced_accuracy, log_loss, brier, macro_f1, "
         "auc; rmse (the default for numbers), mae, r2. All are in result.json.",
         "NAME",
+    )
+    name: str | None = _setting(
+        None, TEXT, "What the run is called in reports. Default: its method, and what tells it from others.", "NAME"
     )
 
     @property

@@ -8,6 +8,7 @@ images, each with the label of its image. What targets there are, `targets` says
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -280,5 +281,5 @@ def keep(source: Source, tag: int) -> dict[str, Array]:
 
 
 def paced(block: int, limit: int, pace: float | None) -> int:
-    """How many rows a block has: more for a client that is slow, never more than it has memory for."""
-    return block if pace is None else min(limit, round(block * pace))
+    """How many rows a block has: more for a client that is slow, never more than it has memory for. FedACnnL (7)."""
+    return block if pace is None else min(limit, math.ceil(block * pace))

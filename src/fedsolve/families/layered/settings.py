@@ -50,6 +50,11 @@ class Layerwise:
         4096, "rows a client works on at a time; of a convolution, patches", low=1, integer=True
     )
     adaptive: bool = parameters.flag(False, "slow clients are told to use larger blocks, up to limit")
+    pace: str = parameters.choice(
+        "damped",
+        ("damped", "printed"),
+        "how adaptive blocks follow the time that clients take: by a rule that settles, or by the paper's (7)",
+    )
     limit: int = parameters.number(32768, "rows in a block that a client has memory for", low=1, integer=True)
     cache: float = parameters.number(
         128.0, "megabytes in which a client may keep activations for the next layer", low=0
@@ -62,6 +67,11 @@ class Layerwise:
     def paced(self) -> bool:
         """Whether blocks follow the time that clients take."""
         return self.adaptive
+
+    @property
+    def pacing(self) -> str:
+        """By which rule they do."""
+        return self.pace
 
     @property
     def alone(self) -> Mapping[str, object]:
