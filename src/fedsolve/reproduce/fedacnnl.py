@@ -110,8 +110,8 @@ def figure_4(name: str, scale: Scale) -> Recipe:
     drawing = drawing_of("FedACnnL", "figure4", [Costs("MNIST", "MNIST"), Costs("Synthetic", "Synthetic")], cells)
     note = (
         f"{_timed_note(scale)} Bars: seconds of a client in all rounds, on emulated devices ({DEVICES}: a third each "
-        "as fast as this machine, 4 and 16 times slower; the paper has containers with one to four cores). Table: seconds "
-        "a round."
+        "as fast as this machine, 4 and 16 times slower; the paper has containers with one to four cores). Table: "
+        "seconds a round."
     )
     return Recipe(name, "FedACnnL, figure 4: the time of a client", note, tuple(cells), drawing)
 
