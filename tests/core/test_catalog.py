@@ -110,6 +110,16 @@ def test_bad_arguments_of_synthetic_are_refused(name: str) -> None:
     refused(name, "synthetic:A,B,CLIENTS", repr(name), kind=ParameterError)
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    """Its file is read without it: to import it takes longer than a run."""
+    from sklearn.datasets import load_digits
+
+    inputs, labels = load_digits(return_X_y=True)
+    table = fs.load("digits")
+    assert np.array_equal(table.inputs, inputs) and np.array_equal(table.labels, labels)
+    assert table.inputs.dtype == inputs.dtype and table.labels.dtype == labels.dtype
+
+
 def test_digits_take_no_argument() -> None:
     refused("digits:3", "'digits' takes no argument", "'digits:3'", kind=ParameterError)
 
