@@ -115,7 +115,8 @@ def softmax(scores: Array, axis: int = 1) -> Float:
 def log_softmax(scores: Array, axis: int = 1) -> Float:
     """The logarithms of `softmax`, which are finite where a probability is too small to be told from zero."""
     shifted: Float = np.subtract(scores, scores.max(axis=axis, keepdims=True), dtype=np.float64)
-    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    shifted -= np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return shifted
 
 
 def _matching(left: Arrays, right: Arrays) -> None:

@@ -116,8 +116,9 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
     inputs, labels = load_digits(return_X_y=True)
     table = fs.load("digits")
-    assert np.array_equal(table.inputs, inputs) and np.array_equal(table.labels, labels)
-    assert table.inputs.dtype == inputs.dtype and table.labels.dtype == labels.dtype
+    for found, wanted in ((table.inputs, inputs), (table.labels, labels)):
+        assert isinstance(found, np.ndarray) and found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_digits_take_no_argument() -> None:
