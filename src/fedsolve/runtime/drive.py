@@ -152,11 +152,9 @@ def drive(
         release = Release.of(noise, method, method.message(state, first, "update"), task) if noise else None
         blurred = release is not None and release.noise.by == "sites"  # so that replies are moments of no samples
         look = None if blurred else examiner.Examiner(form, thorough=tolerate).look
-        turned = (
-            examiner.turned(method, task, method.message(state, first, "update"), number, seed)
-            if thin.asked(method)
-            else None
-        )
+        turned = None
+        if thin.asked(method):
+            turned = examiner.turned(method, task, method.message(state, first, "update"), number, seed)
         replies = Replies(plan, task.space, tolerate, on_reply, look, turned)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)

@@ -69,14 +69,17 @@ def form(method: Method, task: Task, message: Arrays, number: int, seed: int) ->
 
 
 def turned(method: Method, task: Task, message: Arrays, number: int, seed: int) -> tuple[int, int] | None:
-    """How many features and targets the moments have that thin replies of a round stand for; None where nothing is known.
+    """How many features and targets the moments have that thin replies of a round stand for; None if nothing is known.
 
     >>> import fedsolve as fs
     >>> turned(fs.AFL(thin=True), fs.Task(fs.Numbers(("a", "b")), (30,)), {}, 1, 0)
     (31, 2)
     """
     blank = np.zeros(1, dtype=np.int64) if task.classes else np.zeros((1, task.outputs))
-    reply = _sent(method, task, message, number, seed, Samples(np.zeros((1, *task.shape)), blank))
+    try:
+        reply = _sent(method, task, message, number, seed, Samples(np.zeros((1, *task.shape)), blank))
+    except Exception:  # noqa: BLE001  (a method of the user's own may refuse such samples with any error)
+        return None
     if thin.are(reply):
         return thin.features(reply), task.outputs
     return (len(reply["cross"]), task.outputs) if Moments.are(reply) else None

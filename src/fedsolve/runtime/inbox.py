@@ -78,8 +78,8 @@ class Replies:
 
     Every reply is checked when it is put: one value that is not finite would spoil the sum of all. Thin replies, of so
     many features and targets as `turned` says, become moments here, many at once where nobody looks at each. Replies
-    add up only if they have the same names, types and shapes. Sums are kept apart by that layout until all are there; then most clients
-    decide which layout is right, so that it does not matter who came first.
+    add up only if they have the same names, types and shapes. Sums are kept apart by that layout until all are there;
+    then most clients decide which layout is right, so that it does not matter who came first.
     """
 
     def __init__(
