@@ -64,6 +64,26 @@ def test_closed_form_methods_run_where_torch_is_not_installed() -> None:
         loaded(f"{WITHOUT}import torch")
 
 
+DEMO = """
+from fedsolve.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+def test_the_demo_loads_only_what_it_uses(tmp_path: Path) -> None:
+    """Half of what `fedsolve run` takes is loading libraries; scikit-learn alone would double it."""
+    script = f"import sys\n{DEMO}\nprint(*sys.modules)"
+    arguments = [sys.executable, "-c", script, "run", "--out", str(tmp_path / "run")]
+    names = set(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split())
+    unused = {*HEAVY, "sklearn", "pandas", "pyarrow", "PIL", "cryptography", "sqlite3"}
+    unused |= {"scipy.special", "scipy.stats", "scipy.optimize", "scipy.spatial", "scipy.ndimage"}
+    assert not unused & names
+    assert {"numpy", "scipy.linalg", "fedsolve.result"} <= names  # it did run
+
+
 def test_a_method_that_imports_another_is_caught(tmp_path: Path) -> None:
     """The contract in pyproject.toml is read and holds: one planted import breaks it, and nothing else."""
     pytest.importorskip("importlinter", reason="import-linter is not installed")

@@ -105,11 +105,18 @@ def finite(array: Array) -> bool:
         return math.isfinite(array.sum()) or bool(np.isfinite(array).all())
 
 
-def softmax(scores: Array) -> Float:
+def softmax(scores: Array, axis: int = 1) -> Float:
     """Scores as probabilities, one row per sample, in float64. Written here since scipy.special is slow to load."""
-    powers: Float = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
-    powers /= powers.sum(axis=1, keepdims=True)
+    powers: Float = np.exp(scores - scores.max(axis=axis, keepdims=True), dtype=np.float64)
+    powers /= powers.sum(axis=axis, keepdims=True)
     return powers
+
+
+def log_softmax(scores: Array, axis: int = 1) -> Float:
+    """The logarithms of `softmax`, which are finite where a probability is too small to be told from zero."""
+    shifted: Float = np.subtract(scores, scores.max(axis=axis, keepdims=True), dtype=np.float64)
+    shifted -= np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return shifted
 
 
 def _matching(left: Arrays, right: Arrays) -> None:

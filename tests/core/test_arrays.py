@@ -60,3 +60,13 @@ def test_check_accepts_finite_values_whose_sum_overflows() -> None:
 def test_check_refuses_what_is_no_numeric_array(bad: object) -> None:
     with pytest.raises(DataError, match="'w' must be a numeric array"):
         arrays.check({"w": bad}, "who")  # type: ignore[dict-item]
+
+
+def test_softmax_and_its_logarithm_are_those_of_scipy() -> None:
+    from scipy import special
+
+    scores = np.random.default_rng(0).normal(0, 300, (40, 7))  # some probabilities are zero, no logarithm is
+    for axis in (0, 1):
+        np.testing.assert_array_equal(arrays.softmax(scores, axis), special.softmax(scores, axis=axis))
+        np.testing.assert_array_equal(arrays.log_softmax(scores, axis), special.log_softmax(scores, axis=axis))
+    assert np.isfinite(arrays.log_softmax(scores)).all() and not arrays.softmax(scores).all()

@@ -110,6 +110,17 @@ def test_bad_arguments_of_synthetic_are_refused(name: str) -> None:
     refused(name, "synthetic:A,B,CLIENTS", repr(name), kind=ParameterError)
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    """Its file is read without it: to import it takes longer than a run."""
+    from sklearn.datasets import load_digits
+
+    inputs, labels = load_digits(return_X_y=True)
+    table = fs.load("digits")
+    for found, wanted in ((table.inputs, inputs), (table.labels, labels)):
+        assert isinstance(found, np.ndarray) and found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_digits_take_no_argument() -> None:
     refused("digits:3", "'digits' takes no argument", "'digits:3'", kind=ParameterError)
 

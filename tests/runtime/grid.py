@@ -1,4 +1,4 @@
-"""A light grid: the two apps in one process, each message through Flower's own deflation, a new context a message."""
+"""The package's grid in one process, with replies that tests spoil, and with times that end as at a SuperLink."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.task_identity import TaskIdentity
 
-RUN = 7
+from fedsolve.runtime.flower.inline import InlineGrid, travelled
+from fedsolve.runtime.flower.inline import engine as engine
 
 
-class InProcessGrid(Grid):
-    """Calls the client app when a message is pushed. `spoil` may change or drop a reply, or raise."""
+class InProcessGrid(InlineGrid):
+    """`spoil` may change or drop a reply, or raise. Answers are made when a message is pushed, and wait."""
 
     def __init__(
         self,
@@ -25,33 +23,18 @@ class InProcessGrid(Grid):
         nodes: Mapping[int, Mapping[str, Any]],
         spoil: Callable[[int, Message, Message], Message | None] | None = None,
     ) -> None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 1
-        self.nodes, self.keys = dict(nodes), dict.fromkeys(nodes, b"")
+        super().__init__(app, nodes)
         self.most, self.pushed = 0, 0  # replies that waited at once, and messages in all
-        self._app, self._spoil = app, spoil
+        self._spoil = spoil
         self._replies: dict[str, Message | None] = {}
         self._ends: dict[str, float] = {}
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.nodes]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         identities = []
         for message in messages:
             self.pushed += 1
-            identity, node = f"message-{self.pushed}", message.metadata.dst_node_id
-            message.metadata.__dict__["_message_id"] = identity
-            context = Context(RUN, node, dict(self.nodes[node]), RecordDict(), {})
-            try:
-                reply: Message | None = self._app(message, context)
-                if self._spoil and reply is not None:
-                    reply = self._spoil(node, message, reply)
-            except Exception as error:  # noqa: BLE001  (as Flower does)
-                reply = Message(Error(2, str(error)), reply_to=message)
-            self._replies[identity] = reply
+            (identity,) = super().push_messages([message])
+            self._replies[identity] = self.answer(self._waiting.pop(identity))
             self._ends[identity] = time.time() + message.metadata.ttl
             self.most = max(self.most, len(self._replies))
             identities.append(identity)
@@ -65,21 +48,12 @@ class InProcessGrid(Grid):
             del self._replies[reply.metadata.reply_to_message_id]
         return replies
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-
-def engine(server: ServerApp, client: ClientApp, nodes: int) -> None:
-    """Runs two apps with so many simulated nodes."""
-    grid = InProcessGrid(client, {100 + i: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)})
-    server(grid, Context(RUN, 0, {}, RecordDict(), {}))
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        if self._spoil is None or reply is None or reply.has_error():
+            return reply
+        try:
+            spoilt = self._spoil(message.metadata.dst_node_id, message, reply)
+        except Exception as error:  # noqa: BLE001  (as Flower does)
+            return travelled(Message(Error(2, str(error)), reply_to=message))
+        return spoilt

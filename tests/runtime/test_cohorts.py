@@ -130,14 +130,14 @@ def test_sites_of_a_secure_sum_are_one_contribution(tmp_path: Path) -> None:
     from fedsolve import deploy
     from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
     from fedsolve.runtime.job import Job
-    from tests.runtime.grid import InProcessGrid, engine
+    from tests.runtime.grid import InProcessGrid
     from tests.runtime.test_flower import wards
     from tests.runtime.test_secure_sites import job_of, keyed, peers_of
 
     method, federation = fs.FedHiP(beta=1.0), digits()
     with Ledger.join(tmp_path / "simulated.db", method, federation.task) as ledger:
         job = Job(method.name, parameters.values(method), quorum=3)
-        result = simulate(job, lambda: federation, engine=engine, keeper=ledger)
+        result = simulate(job, lambda: federation, keeper=ledger)
         assert relative(ledger.solve().state["weight"], result.state["weight"]) < 1e-9
         assert [(member.client, member.cohort) for member in ledger.members()] == [("cohort-1", 4)]
 

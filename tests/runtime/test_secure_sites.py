@@ -30,7 +30,7 @@ from fedsolve.runtime.flower import Rules, make_client_app, serve, simulate
 from fedsolve.runtime.flower.messages import packed, unpacked
 from fedsolve.runtime.job import Job
 from fedsolve.runtime.sites import FileSite
-from tests.runtime.grid import InProcessGrid, engine
+from tests.runtime.grid import InProcessGrid
 from tests.runtime.test_flower import pooled_run, wards
 
 AFL = fs.AFL(ridge=1.0)
@@ -71,7 +71,7 @@ def served(
 def test_a_simulation_gives_the_bits_of_a_secure_run_in_process(method: fs.Method) -> None:
     federation = fs.load("digits").split(fs.dirichlet(0.5), clients=4, seed=0)
     wanted = fs.run(method, federation, secure=fs.Secure())
-    found = simulate(job_of(method), lambda: federation, engine=engine)
+    found = simulate(job_of(method), lambda: federation)
     assert arrays.same(found.state, wanted.state)
     assert found.privacy == wanted.privacy
     assert found.accuracy.pooled == wanted.accuracy.pooled and found.accuracy.mean is None
@@ -326,7 +326,7 @@ def test_a_job_of_other_kinds_is_refused(words: dict[str, Any]) -> None:
 def test_a_result_says_how_sums_travelled_and_can_be_saved(tmp_path: Path) -> None:
     federation = fs.load("digits").with_features(maps.parse("unit")).split(fs.iid(), clients=3, seed=0)
     job = job_of(fs.AFL(), features="unit", noise=noisy(honest=3))
-    result = simulate(job, lambda: federation, engine=engine)
+    result = simulate(job, lambda: federation)
     result.save(tmp_path / "out")
     found = fs.Result.load(tmp_path / "out")
     assert found.privacy["epsilon"] == found.settings["epsilon"] == 1.0

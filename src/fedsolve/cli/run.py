@@ -65,7 +65,7 @@ def run_command(
 ) -> None:
     """Train a method on a federation: a personal model for each client, figures, and all of it on disk.
 
-    With no options: FedHiP on 20 clients with very different handwritten digits, in a second, without a network.
+    With no options: fedprior on 20 clients with very different handwritten digits, in a second, without a network.
     """
     from fedsolve import disk
     from fedsolve.study.experiment import execute

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedsolve.result import Result
 
 BALANCED = ("auc", "balanced_accuracy")  # what to look at where classes are far from equal
+ENGINES = {"flower:inline": ", through Flower's apps in this process", "flower:ray": ", through Flower's apps on Ray"}
 COMMON = 0.8  # share of one class in the test samples above which accuracy says little
 
 
@@ -34,6 +35,7 @@ def show(result: Result, saved: Path) -> None:
     console.print(
         f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])} predicts {escape(predicted)}: "
         f"{settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}"
+        f"{ENGINES.get(settings['runtime'], '')}"
     )
     others: list[Whose] = ["alone"] if _has(result, "alone") else []
     if _has(result, "shared") and not _one_model(settings["method"]):

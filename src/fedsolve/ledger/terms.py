@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve import codec, methods, parameters
+from fedsolve import codec, methods, parameters, thin
 from fedsolve.arrays import Arrays, Layout
 from fedsolve.data.samples import Samples
 from fedsolve.data.target import Classes, target_words
@@ -242,7 +242,10 @@ def _reply(method: Method, task: Task, seed: int, start: Arrays, sample: Samples
 def reply(
     method: Method, task: Task, seed: int, message: Arrays, client: str, train: Samples
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """What a client is before it contributes, its contribution, and what it is after that."""
+    """What a client is before it contributes, its contribution, and what it is after that.
+
+    A ledger keeps sums, since they can be taken out again: thin replies become moments at the site.
+    """
     private = method.init_client(Site(task, train, 1, derive(seed, "client", client)))
     after, sent = method.update(private, message, Site(task, train, 1, derive(seed, "update", client, 1)))
-    return private, sent, after
+    return private, thin.as_moments(sent, task.outputs), after

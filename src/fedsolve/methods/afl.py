@@ -43,6 +43,7 @@ class AFL(Method):
         auto=True,
     )
     intercept: bool = parameters.flag(True, "add an intercept that is not penalised")
+    thin: bool = linear.thin_setting()
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -80,7 +81,7 @@ class AFL(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, without any ridge: it is added once, on the server."""
-        return {}, linear.moments(site, intercept=self.intercept).arrays()
+        return {}, linear.sent(site, intercept=self.intercept, thin=self.thin)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The global model that was received, as it is."""

@@ -10,10 +10,9 @@ features, each followed by an activation,
 and a client predicts Phi G + lam Psi P_k (14).
 
 Two things make `auto` as good as what is picked on a test set. G has seen the client's samples, so its scores there are
-better than on new ones, the more so the wider Phi is: the server says how much of itself a sample is predicted by, on
-average, and clients choose beta and lam with that taken out. And the gamma of least squared error is too much for the
-largest score to be the right one: a tenth of it is better (docs/results.md). Where targets are numbers, squared error
-is what counts: gamma is as it is found, and the shared stream has an intercept that is not penalised.
+better than on new ones: the server says how much of itself a sample is predicted by, on average, and clients choose
+beta and lam with that taken out. And the gamma of least squared error is too much for the largest score to be the right
+one: a tenth is better (docs/results.md). For numbers, gamma is as it is found, and there is a free intercept.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ class APFL(Method):
     lam: float | str = parameters.number(
         "auto", "weight of the refinement; auto: each client's own, by leave-one-out", low=0, auto=True
     )
+    thin: bool = linear.thin_setting()
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -104,8 +104,8 @@ class APFL(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream."""
-        numbers = site.task.target.kind == "numbers"
-        return {}, linear.moments(site, intercept=numbers, features=self._primary(message)).arrays()
+        numbers, shared = site.task.target.kind == "numbers", self._primary(message)
+        return {}, linear.sent(site, intercept=numbers, features=shared, thin=self.thin)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""

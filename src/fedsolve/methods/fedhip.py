@@ -52,6 +52,7 @@ class FedHiP(Method):
         "auto", "ridge, added once; auto: the server's, by cross-validation on the sums alone", low=0, auto=True
     )
     intercept: bool = parameters.flag(True, "add an intercept that is not penalised")
+    thin: bool = linear.thin_setting()
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -89,9 +90,9 @@ class FedHiP(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
-        own_moments = linear.moments(site, intercept=self.intercept)
-        small = own_moments.triangle.size <= site.train.inputs.size
-        return under("own", own_moments.arrays()) if small else {}, own_moments.arrays()
+        sent = linear.sent(site, intercept=self.intercept, thin=self.thin)
+        small = Moments.are(sent) and sent["triangle"].size <= site.train.inputs.size
+        return under("own", sent) if small else {}, sent
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""

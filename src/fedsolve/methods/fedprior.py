@@ -62,6 +62,7 @@ class FedPrior(Method):
         low=1e-6,
         high=1e6,
     )
+    thin: bool = linear.thin_setting()
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -101,7 +102,7 @@ class FedPrior(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data, with a column of ones."""
-        return {}, linear.moments(site, intercept=True).arrays()
+        return {}, linear.sent(site, intercept=True, thin=self.thin)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """A mixture of fits, weighed by their left-out predictions on the client's own training data."""

@@ -66,6 +66,7 @@ class Report:
     classes: bool  # whether targets are classes
     rules: Rules
     persons: int | None = None
+    thin: bool = False  # whether its rows are sent under a rotation, in place of sums
 
     @property
     def separable(self) -> bool:
@@ -107,6 +108,11 @@ class Report:
             lines.append(f"{told}: so much of what is predicted for them is their own target")
         if self.classes and self.exact_counts:
             lines.append("how many samples each class has can be computed exactly")
+        if self.thin:
+            lines.append(
+                "thin: rows are sent under a secret rotation, which tells F'F, F'Y and Y'Y, and cannot be part of a "
+                "secure sum"
+            )
         if self.persons is not None:
             lines.append(f"{_count(self.persons, 'person')}")
         return tuple(lines)
@@ -136,8 +142,11 @@ def report(
     names: Sequence[str] = (),
     rules: Rules | None = None,
     persons: int | None = None,
+    thin: bool = False,
 ) -> Report:
     """The report on a site's training samples, whose rows get a constant feature behind them with `ones`.
+
+    `thin` says that they are sent as rows under a rotation.
 
     >>> import fedsolve as fs
     >>> few = fs.Samples(np.eye(3), np.array([0, 1, 1]))
@@ -174,6 +183,7 @@ def report(
         classes=classes,
         rules=rules,
         persons=persons,
+        thin=thin,
     )
 
 

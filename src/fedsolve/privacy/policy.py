@@ -90,8 +90,15 @@ class Policy:
             settings = ", ".join(f"{name.upper()}={text}" for name, text in values.items())
             raise ParameterError(f"the site's settings {settings} cannot be read: {error}") from error
 
-    def admit(self, method: str, features: str, *, quorum: int = 0, epsilon: float | None = None) -> None:
+    def admit(
+        self, method: str, features: str, *, quorum: int = 0, epsilon: float | None = None, thin: bool = False
+    ) -> None:
         """Refuse what is asked for before data are read; no method: a map is fitted, which the site itself names."""
+        if thin and self.privacy != "plain":
+            raise Refusal(
+                f"its privacy is {self.privacy}, and thin replies are rows under a rotation, neither sums of several "
+                "sites nor noisy: leave out thin=true"
+            )
         self.check_mode(quorum=quorum, epsilon=epsilon)
         if method:
             self.check_job(method, features)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from fedsolve import arrays as named
+from fedsolve import thin
 from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Client
@@ -203,6 +204,8 @@ def handle(
             "computed"
         )
 
+    if thin.asked(method):
+        thin.check_alone(secure=member is not None, noise=noise is not None)
     release = None if noise is None else Release.of(noise, method, request.message, task)
     train = client.train if release is None else release.admitted(client.train, task.features)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from fedsolve import digits
+from fedsolve import digits, thin
 from fedsolve.arrays import Arrays, finite
 from fedsolve.codec import Bytes
 from fedsolve.data.task import Task
@@ -141,6 +141,8 @@ def drive(
     whole("eval-every", evaluate_every, 1)
     gathering = gathering or Plain()
     gathering.check(participation)
+    if thin.asked(method):
+        thin.check_alone(secure=bool(gathering.words().get("secure")), noise=noise is not None)
     start = resume or Snapshot(0, method.init_server(Server(task, 0, derive(seed, "server"))), (), frozenset(), {})
     clock = _Clock(start.seconds)
     state, history, lost = start.state, list(start.history), set(start.lost)
@@ -158,7 +160,10 @@ def drive(
         release = Release.of(noise, method, method.message(state, first, "update"), task) if noise else None
         blurred = release is not None and release.noise.by == "sites"  # so that replies are moments of no samples
         look = None if blurred else examiner.Examiner(form, thorough=tolerate).look
-        replies = Replies(plan, task.space, tolerate, on_reply, look)
+        turned = None
+        if thin.asked(method):
+            turned = examiner.turned(method, task, method.message(state, first, "update"), number, seed)
+        replies = Replies(plan, task.space, tolerate, on_reply, look, turned)
         clock.lap("server")
         tick = _ticker(progress, number, "clients answering", plan.clients)
         gathering.gather(transport, post.requests(plan.clients), replies, tick)

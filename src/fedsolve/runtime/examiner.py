@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve import census
+from fedsolve import census, thin
 from fedsolve.arrays import Arrays
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
@@ -68,6 +68,23 @@ def form(method: Method, task: Task, message: Arrays, number: int, seed: int) ->
     return Form(shape, int(places[-1]) if len(places) else None)
 
 
+def turned(method: Method, task: Task, message: Arrays, number: int, seed: int) -> tuple[int, int] | None:
+    """How many features and targets the moments have that thin replies of a round stand for; None if nothing is known.
+
+    >>> import fedsolve as fs
+    >>> turned(fs.AFL(thin=True), fs.Task(fs.Numbers(("a", "b")), (30,)), {}, 1, 0)
+    (31, 2)
+    """
+    blank = np.zeros(1, dtype=np.int64) if task.classes else np.zeros((1, task.outputs))
+    try:
+        reply = _sent(method, task, message, number, seed, Samples(np.zeros((1, *task.shape)), blank))
+    except Exception:  # noqa: BLE001  (a method of the user's own may refuse such samples with any error)
+        return None
+    if thin.are(reply):
+        return thin.features(reply), task.outputs
+    return (len(reply["cross"]), task.outputs) if Moments.are(reply) else None
+
+
 def _sample(task: Task, label: int, size: float) -> Samples:
     """One sample: blank, or drawn between 0 and `size`, where any method finds it among its own."""
     drawn = derive(0, "runtime", TRIAL).uniform(0.1, 0.9, size=(1, *task.shape))
@@ -75,7 +92,11 @@ def _sample(task: Task, label: int, size: float) -> Samples:
 
 
 def _reply(method: Method, task: Task, message: Arrays, number: int, seed: int, train: Samples) -> Arrays:
-    """What a client with these samples sends in its first round, were it the one of that number."""
+    """What a client with these samples sends in its first round, were it the one of that number, as moments."""
+    return thin.as_moments(_sent(method, task, message, number, seed, train), task.outputs)
+
+
+def _sent(method: Method, task: Task, message: Arrays, number: int, seed: int, train: Samples) -> Arrays:
     private = method.init_client(Site(task, train, number, derive(seed, "client", TRIAL)))
     return method.update(private, message, Site(task, train, number, derive(seed, "update", TRIAL, number)))[1]
 

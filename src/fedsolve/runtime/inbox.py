@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from fedsolve import arrays as named
-from fedsolve import metrics
+from fedsolve import metrics, thin
 from fedsolve.arrays import Array, Arrays, Layout
 from fedsolve.codec import Bytes, decode, read
 from fedsolve.data.target import Target
@@ -76,21 +76,25 @@ class Inbox(Protocol):
 class Replies:
     """Replies to an update, folded as they come. Associative: merging folds like putting.
 
-    Every reply is checked when it is put: one value that is not finite would spoil the sum of all. Replies add up only
-    if they have the same names, types and shapes. Sums are kept apart by that layout until all are there; then most
-    clients decide which layout is right, so that it does not matter who came first.
+    Every reply is checked when it is put: one value that is not finite would spoil the sum of all. Thin replies, of so
+    many features and targets as `turned` says, become moments here, many at once where nobody looks at each. Replies
+    add up only if they have the same names, types and shapes. Sums are kept apart by that layout until all are there;
+    then most clients decide which layout is right, so that it does not matter who came first.
     """
 
     def __init__(
-        self, plan: Plan, space: int, tolerate: bool, witness: Witness | None = None, look: Look | None = None
-    ) -> None:
+        self, plan: Plan, space: int, tolerate: bool, witness: Witness | None = None, look: Look | None = None,
+        turned: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.failed: dict[str, str] = {}
         self.received = 0  # bytes
         self.sent = 0  # bytes that a gathering sent beside the requests it was given
         self.seconds: dict[str, float] = {}  # that clients say they took, where the method asks for it
         self.sizes: dict[str, float] = {}  # the largest number of each reply, where clients are elsewhere
         self.plan, self.tolerate = plan, tolerate
-        self._space, self._witness, self._look = space, witness, look
+        self._space, self._witness, self._look, self._turned = space, witness, look, turned
+        piles = not tolerate and witness is None and plan.fold == "sum" and not plan.each
+        self._pile = thin.Pile(turned[1]) if turned and piles else None
         self._sums: dict[tuple[str, Layout], dict[str, Array]] = {}
         self._each: dict[str, dict[str, Array]] = {}  # by client: what is not added up
         self._members: dict[Layout, set[str]] = {}
@@ -108,7 +112,7 @@ class Replies:
 
     def empty(self) -> Replies:
         """A new inbox for replies to the same plan."""
-        return Replies(self.plan, self._space, self.tolerate, self._witness, self._look)
+        return Replies(self.plan, self._space, self.tolerate, self._witness, self._look, self._turned)
 
     def put(self, client: str, answer: Bytes | Failure) -> None:
         """Check a reply and add it to its sum."""
@@ -122,7 +126,8 @@ class Replies:
             return
         fold = self.plan.fold
         group = "" if fold == "sum" else client if fold == "collect" else fold[client]
-        layout = named.layout(reply)
+        waits = self._pile is not None and thin.are(reply)  # others are moments by now
+        layout = thin.layout(reply, self._turned[1]) if waits and self._turned else named.layout(reply)
         if fold == "collect":  # each may have a layout of its own
             self._collected[client], layout = layout, ()
         added = reply
@@ -131,12 +136,21 @@ class Replies:
             apart = {name for name in reply if name in self.plan.each or name.startswith(starts)}
             self._each[client] = {name: reply[name] for name in apart}
             added = {name: array for name, array in reply.items() if name not in apart}
-        self._sums[group, layout] = named.accumulate(self._sums.get((group, layout)), added)
+        if waits:
+            self._wait(layout, [reply])
+        else:
+            self._sums[group, layout] = named.accumulate(self._sums.get((group, layout)), added)
         self._members.setdefault(layout, set()).add(client)
         if seconds is not None:
             self.seconds[client] = seconds
         if isinstance(answer, bytes | memoryview) and reply:  # an empty reply carries nothing of the method's
             self.received += len(answer)
+
+    def _wait(self, layout: Layout, replies: list[Arrays], *, last: bool = False) -> None:
+        """Put thin replies beside those that wait; what comes of the pile is added to the sum."""
+        part = self._pile.put(layout, replies, last=last) if self._pile else None
+        if part is not None:
+            self._sums["", layout] = named.accumulate(self._sums.get(("", layout)), part)
 
     def put_sum(self, clients: Iterable[str], total: dict[str, Array]) -> None:
         """Take the sum over these clients, which nobody saw the parts of, and look at it as at a reply.
@@ -169,6 +183,11 @@ class Replies:
             raise DataError(f"its feature space is {head.get('space')}, not the server's {self._space:x}")
         seconds = _seconds(head)
         named.check(reply, "its reply")
+        if self._turned and thin.are(reply):
+            thin.check(reply, *self._turned)
+            if self._pile:
+                return reply, seconds
+            reply = thin.moments([reply], self._turned[1]).arrays()
         if self._look:
             self._look(reply)
         if self.tolerate:
@@ -181,6 +200,8 @@ class Replies:
             raise TypeError(f"cannot merge {type(other).__name__} into Replies")
         for key, part in other._sums.items():
             self._sums[key] = named.accumulate(self._sums[key], part) if key in self._sums else part
+        for layout, waiting in other._pile.waiting.items() if other._pile else ():
+            self._wait(layout, waiting)
         for layout, members in other._members.items():
             self._members.setdefault(layout, set()).update(members)
         self._each |= other._each
@@ -192,6 +213,8 @@ class Replies:
 
     def folded(self) -> dict[str, Array]:
         """What `aggregate` is given: the sums of those that agree, and what stays per client; the others failed."""
+        for layout in self._pile.waiting if self._pile else ():
+            self._wait(layout, [], last=True)
         if self._members:
             right = max(self._members, key=lambda layout: (len(self._members[layout]), layout))
             for layout in [layout for layout in self._members if layout != right]:

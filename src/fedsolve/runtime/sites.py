@@ -147,7 +147,8 @@ class FileSite:
             noise.check_shared(job.quorum)
         epsilon = noise.epsilon if noise and noise.by == "sites" else None
         method = "" if job.method == FITTING else job.method
-        self.policy.admit(method, job.features, quorum=job.quorum, epsilon=epsilon)
+        thin = bool(job.set.get("thin"))
+        self.policy.admit(method, job.features, quorum=job.quorum, epsilon=epsilon, thin=thin)
 
     def client(self, job: Job, task: Task) -> tuple[Task, Client]:
         """Classes and columns in the common order, then features, then its own split into training and test.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.arrays import Float
+from fedsolve import thin
+from fedsolve.arrays import Arrays, Float
 from fedsolve.data.federation import Client
 from fedsolve.data.task import Task
 from fedsolve.errors import ParameterError, unknown
@@ -72,7 +73,8 @@ def disclosures(
     if site and site not in clients:
         raise unknown("site", site, clients)
     names = [site] if site else sorted(clients)
-    sent = {name: _sent(method, task, clients[name], settings.seed) for name in names}
+    replies = {name: _reply(method, task, clients[name], settings.seed) for name in names}
+    sent = {name: _sums(method, task, reply) for name, reply in replies.items()}
     found = {
         name: report(
             clients[name].train,
@@ -80,6 +82,7 @@ def disclosures(
             ones=sent[name].features > task.width,
             names=task.columns,
             rules=rules,
+            thin=thin.are(replies[name]),
         )
         for name in names
     }
@@ -89,11 +92,16 @@ def disclosures(
     return [Disclosure(name, found[name], shown.get(name)) for name in names]
 
 
-def _sent(method: Method, task: Task, client: Client, seed: int) -> Moments:
-    """What a client would send; refused where it is not the moments of its features."""
+def _reply(method: Method, task: Task, client: Client, seed: int) -> Arrays:
+    """What a client would send."""
     state = method.init_server(Server(task, 0, derive(seed, "server")))
     site = Site(task, client.train, 1, derive(seed, "update", client.name, 1))
-    reply = method.update(method.init_client(site), method.message(state, client.name, "update"), site)[1]
+    return method.update(method.init_client(site), method.message(state, client.name, "update"), site)[1]
+
+
+def _sums(method: Method, task: Task, reply: Arrays) -> Moments:
+    """The moments in a reply, or behind a thin one; refused where it is not the moments of the client's features."""
+    reply = thin.as_moments(reply, task.outputs)
     if not Moments.are(reply) or len(reply["cross"]) not in (task.width, task.width + 1):
         raise ParameterError(
             f"disclose looks at methods whose clients send F'F and F'Y of their features: afl, fedhip and fedprior; "

@@ -42,7 +42,7 @@ from fedsolve.runtime.inprocess import run
 from fedsolve.study.settings import AUTO, option_name
 from fedsolve.study.settings import Settings as Settings
 
-RUNTIMES = ("local", "flower")
+RUNTIMES = ("local", "flower", "flower:inline", "flower:ray")
 LARGEST_SPLIT = 50_000  # classes times clients that result.json shows in full
 
 
@@ -229,7 +229,7 @@ def execute(
             "--epsilon is without --ledger: a ledger keeps what clients send as it is, and takes single clients out "
             "again"
         )
-    if settings.runtime == "flower":
+    if settings.runtime != "local":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
         if checkpoint is not None:
@@ -242,8 +242,9 @@ def execute(
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
     with _kept(ledger, method, federation.task, settings.seed) as keeper, _told_by_result():
-        if settings.runtime == "flower":
+        if settings.runtime != "local":
             result = _simulated(settings, method, progress, keeper, secure, noise)
+            settings = replace(settings, runtime=result.settings["runtime"])  # which engine it was
         else:
             result = run(
                 method,
@@ -372,10 +373,10 @@ def _simulated(
         settings.method, parameters.values(method), features, settings.seed, settings.test,
         quorum=secure.quorum if secure else 0, noise=asdict(noise) if noise else {},
     )  # fmt: skip
-    participation, every = settings.participation, settings.eval_every
     return flower.simulate(
-        job, load, participation=participation, evaluate_every=every, progress=progress, keeper=keeper
-    )
+        job, load, participation=settings.participation, evaluate_every=settings.eval_every, progress=progress,
+        keeper=keeper, engine=settings.runtime.partition(":")[2],
+    )  # fmt: skip
 
 
 def command(settings: Mapping[str, Any]) -> str:

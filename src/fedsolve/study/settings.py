@@ -202,8 +202,9 @@ class Settings:
     runtime: str = _setting(
         "local",
         TEXT,
-        "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
-        "engine. For machines of their own see `fedsolve deploy`.",
+        "local, the default: all clients in this process; flower: through Flower's apps, one client after the other in "
+        "this process or, where clients have much to do, on Ray; flower:inline and flower:ray say which. For machines "
+        "of their own see `fedsolve deploy`.",
     )
     secure: bool = _setting(
         False,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, product
 
 import numpy as np
-from scipy.special import log_softmax, softmax
 
-from fedsolve.arrays import Array, Float
+from fedsolve.arrays import Array, Float, log_softmax, softmax
 from fedsolve.families.ridge import choice, linear
 from fedsolve.families.ridge.knowledge import Knowledge, class_shares
 from fedsolve.solver import RidgePath, left_out
@@ -123,5 +122,5 @@ def weigh(scores: Iterable[Float], labels: Array) -> Float:
     with np.errstate(divide="ignore"):
         logs = gain + np.log(-np.expm1(-gain))
     logs[0] = 0.0
-    weights: Float = softmax(logs)
+    weights: Float = softmax(logs, axis=0)
     return weights

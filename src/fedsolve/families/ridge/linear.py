@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial, reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsolve import digits
+from fedsolve import digits, parameters
+from fedsolve import thin as rotated
 from fedsolve.arrays import Array, Arrays, Float, flat
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
@@ -33,6 +36,22 @@ def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None 
         for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
     )
     return reduce(add, parts)
+
+
+def thin_setting() -> Any:
+    """The setting of methods whose sites may send thin replies."""
+    words = "sites with fewer samples than half the features send rows under a secret rotation in place of F'F and F'Y"
+    return parameters.flag(False, f"{words}: far fewer bytes, but no secure sum, and Y'Y can be told")
+
+
+def sent(site: Site, *, intercept: bool = False, features: FeatureMap | None = None, thin: bool = False) -> Arrays:
+    """What a client sends: its moments, or, where `thin` replies are asked for and fewer numbers, its rows turned."""
+    task, train = site.task, site.train
+    width = (task.width if features is None else math.prod(features.shape(train.inputs.shape[1:]))) + intercept
+    if not (thin and rotated.is_shorter(len(train), width)):
+        return moments(site, intercept=intercept, features=features).arrays()
+    rows = train.inputs if features is None else features(train.inputs)
+    return rotated.of(rows, train.labels, classes=task.outputs, intercept=intercept)
 
 
 def bounded(task: Task, *, intercept: bool) -> Rows:

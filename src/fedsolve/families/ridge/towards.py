@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import softmax
 
-from fedsolve.arrays import Array, Float
+from fedsolve.arrays import Array, Float, softmax
 from fedsolve.families.ridge import choice, standard
 from fedsolve.moments import Moments
 from fedsolve.solver import RidgePath, left_out, solution_of
@@ -130,7 +129,7 @@ def _weights(losses: Float, count: int) -> Float:
         losses = np.where(np.arange(len(losses))[:, None] > 0, np.inf, 1.0)
     beliefs = [np.array([len(each) - 1.0] + [1.0] * (len(each) - 1)) for each in (SHIFTS, SLOPES)]
     logs = -0.5 * max(count, 1) * np.log(np.maximum(losses, np.finfo(np.float64).tiny))
-    return np.asarray(softmax(logs + np.log(np.multiply.outer(*beliefs)).reshape(-1, 1), axis=0))
+    return softmax(logs + np.log(np.multiply.outer(*beliefs)).reshape(-1, 1), axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,6 +40,7 @@ def failure(reply: Message, timeout: float) -> str:
         record = reply.content.config_records.get("failure")
         return str(record.get("reason", "it failed")) if record else ""
     code, text = reply.error.code, " ".join((reply.error.reason or "").split())
+    text = re.sub(r".*ClientAppException occurred\. Message: (.*?)(?:'>)?$", r"an error: \1", text)  # over Ray
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>", r"\1: \2", text)  # as Flower writes an exception
     sentences = {
         1: f"its app cannot be loaded: {text}",

@@ -1,11 +1,14 @@
-"""Both apps on one machine, on Flower's simulation engine, started with `flwr.simulation.run_simulation`.
+"""Both apps on one machine: in this process (`inline.py`), or on Flower's simulation engine, which is Ray.
 
-Flower calls that function deprecated in favour of the command `flwr run`, which was tried with flwr 1.41.0 and a
-SuperLink of our own on a free local port. Four nodes took 13.9 s instead of 9.8 s (one run each); both apps had to lie
-in files of a Flower app and ran in processes of the SuperLink, where `load`, `progress` and an open ledger behind
-`keeper` do not reach them; the port took runs without credentials; and the SuperLink stayed behind when the caller
-was killed. The function below both, `_run_simulation`, takes these apps in the same time, but is private; so the public
-one stays, and of Flower's log only its notice is left out.
+Ray takes 15 to 30 s to start, and its workers load everything once more; clients then have all cores. Which of both is
+faster is a matter of how much clients do: `engine_for` says where the border lies, and why there.
+
+Ray is started with `flwr.simulation.run_simulation`. Flower calls that function deprecated in favour of the command
+`flwr run`, which was tried with flwr 1.41.0 and a SuperLink of our own on a free local port. Four nodes took 13.9 s
+instead of 9.8 s (one run each); both apps had to lie in files of a Flower app and ran in processes of the SuperLink,
+where `load`, `progress` and an open ledger behind `keeper` do not reach them; the port took runs without credentials;
+and the SuperLink stayed behind when the caller was killed. The function below both, `_run_simulation`, takes these
+apps in the same time, but is private; so the public one stays, and of Flower's log only its notice is left out.
 """
 
 from __future__ import annotations
@@ -17,22 +20,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedsolve import codec
+from fedsolve import codec, parameters
 from fedsolve.data.federation import Federation
 from fedsolve.data.task import Task
-from fedsolve.errors import DataError, FedsolveError
+from fedsolve.errors import DataError, FedsolveError, ParameterError
 from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.progress import Progress
 from fedsolve.result import Result
 from fedsolve.runtime.drive import Outcome
+from fedsolve.runtime.flower import inline
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
 from fedsolve.runtime.inbox import Keeper
@@ -44,6 +50,12 @@ from fedsolve.threads import cores
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer
 
+# Bytes of training inputs, times how often they are gone through. One core takes 10 s (sums of 768 features) to 30 s (a
+# small network) for each 10^9 of them: from here on, two cores save the time that Ray takes to start.
+LARGE = 2_000_000_000
+
+Engine = Callable[[ServerApp, ClientApp, int], None]  # runs two apps with so many nodes
+
 
 def simulate(
     job: Job,
@@ -53,16 +65,16 @@ def simulate(
     evaluate_every: int = 1,
     progress: Progress | None = None,
     keeper: Keeper | None = None,
-    engine: Callable[[ServerApp, ClientApp, int], None] | None = None,
+    engine: str = "",
 ) -> Result:
-    """A method on a federation through Flower's apps, on its simulation engine: worker processes of Ray.
+    """A method on a federation through Flower's apps; the `engine` is one of ENGINES, by default as `engine_for` says.
 
     `load` makes the federation; workers call it for each message, so one that takes time should keep what it made.
-    The `keeper` is given each client's reply or, of a secure sum, the sum. `engine` runs the two apps with that many
-    nodes.
+    The `keeper` is given each client's reply or, of a secure sum, the sum. The settings of the result say which engine.
     """
     started = time.perf_counter()
     federation = load()
+    engine = engine or engine_for(job.create(), federation)
     names = tuple(sorted(federation.clients))
     rules = Rules(names, len(names), 600.0, 3600.0, participation, evaluate_every)
     peers: dict[str, Peer] = {}
@@ -80,7 +92,7 @@ def simulate(
         state = Path(folder)
         if job.quorum:
             peers |= _peers(state / KEYS, names)
-        (engine or _ray)(make_server_app(act), make_client_app(partial(split_site, load, state)), len(names))
+        ENGINES[engine](make_server_app(act), make_client_app(partial(split_site, load, state)), len(names))
         if errors:
             raise errors[0]
         if not outcomes:
@@ -93,7 +105,17 @@ def simulate(
     for name, reason in outcome.failed.items():
         raise DataError(f"client {name!r}: {reason}")
     result = result_of(outcome, task, method, job, rules, time.perf_counter() - started)
-    return replace(result, models=models, data={"name": federation.name, "fingerprint": federation.fingerprint})
+    data = {"name": federation.name, "fingerprint": federation.fingerprint}
+    settings = {**result.settings, "runtime": f"{result.settings['runtime']}:{engine}"}
+    return replace(result, models=models, data=data, settings=settings)
+
+
+def engine_for(method: Method, federation: Federation) -> str:
+    """The engine that is likely to be done first: ray for what is LARGE, where it is installed and has cores."""
+    inputs = sum(np.size(client.train.inputs) for client in federation.clients.values())
+    passes = method.rounds * int(parameters.values(method).get("epochs", 1))
+    large = inputs * np.dtype(np.float64).itemsize * passes >= LARGE
+    return "ray" if large and cores() > 1 and find_spec("ray") is not None else "inline"
 
 
 def _peers(folder: Path, names: Sequence[str]) -> dict[str, Peer]:
@@ -113,6 +135,8 @@ def split_site(load: Callable[[], Federation], state: Path, context: Context) ->
 
 
 def _ray(server: ServerApp, client: ClientApp, nodes: int) -> None:
+    if find_spec("ray") is None:
+        raise ParameterError("--runtime flower:ray needs Ray: pip install 'fedsolve[flower]'")
     from flwr.simulation import run_simulation
 
     quiet = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False}
@@ -122,6 +146,9 @@ def _ray(server: ServerApp, client: ClientApp, nodes: int) -> None:
     }
     with without_notice():
         run_simulation(server, client, nodes, backend_config=config)
+
+
+ENGINES: dict[str, Engine] = {"inline": inline.engine, "ray": _ray}
 
 
 @contextmanager
