@@ -90,7 +90,7 @@ class FedHiP(Method):
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
         own_moments = linear.moments(site, intercept=self.intercept)
-        small = own_moments.triangle.size <= site.train.inputs.size
+        small = own_moments.triangle.size <= len(site.train) * site.task.width
         return under("own", own_moments.arrays()) if small else {}, own_moments.arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:

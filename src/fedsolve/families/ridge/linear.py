@@ -24,15 +24,19 @@ PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 co
 
 def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None = None) -> Moments:
     """The statistics of a client's training data, through a feature map of the method's own if it has one."""
-    task, train, numbers = site.task, site.train, site.task.target.kind == "numbers"
+    task, numbers = site.task, site.task.target.kind == "numbers"
     of = partial(Moments.of, classes=task.outputs, intercept=intercept, squares=numbers)
-    if features is None:
-        return of(train.inputs, train.labels, space=task.space)
-    parts = (
-        of(features(train.inputs[rows]), train.labels[rows])
-        for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
-    )
-    return reduce(add, parts)
+
+    def tell(train: Samples) -> Moments:
+        if features is None:
+            return of(train.inputs, train.labels, space=task.space)
+        parts = (
+            of(features(train.inputs[rows]), train.labels[rows])
+            for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
+        )
+        return reduce(add, parts)
+
+    return site.train.fold(tell, Moments.__add__)
 
 
 def bounded(task: Task, *, intercept: bool) -> Rows:
