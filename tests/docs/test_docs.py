@@ -38,6 +38,7 @@ NEEDS = {
     "large.md": ["pyarrow", "pandas"],
     "ledger.md": ["cryptography"],
     "networks.md": ["torch", "matplotlib"],
+    "operations.md": ["cryptography"],
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
     "privacy.md": ["cryptography"],
     "tables.md": ["polars"],
