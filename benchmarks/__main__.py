@@ -30,6 +30,7 @@ from . import (
     recursion,
     scale,
     secure,
+    streams,
     tables,
     tables_accuracy,
 )
@@ -47,6 +48,7 @@ SPEED = {
     "secure": secure.measure,
 }
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
+LARGE = {"streams": streams.measure}  # a file of 1.7 GB; by name only
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {
@@ -57,7 +59,7 @@ ACCURACY = {
     "defaults": defaults.measure,
     "noise": noise.measure,
 }
-BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
+BENCHMARKS = SPEED | GRADIENT | LARGE | DEPLOYMENT | ACCURACY
 
 
 def main(names: list[str]) -> None:

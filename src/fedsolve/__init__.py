@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedsolve.data.catalog import load as load
     from fedsolve.data.federation import Client as Client
     from fedsolve.data.federation import Federation as Federation
+    from fedsolve.data.large import stream as stream
     from fedsolve.data.partition import by_client as by_client
     from fedsolve.data.partition import classes as classes
     from fedsolve.data.partition import dirichlet as dirichlet
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fedsolve.data.target import Classes as Classes
     from fedsolve.data.target import Numbers as Numbers
     from fedsolve.data.task import Task as Task
+    from fedsolve.data.workers import Workers as Workers
     from fedsolve.errors import DataError as DataError
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import LevelWarning as LevelWarning
@@ -105,12 +107,14 @@ _HOMES = {
     "fedsolve.checks": ("check_method",),
     "fedsolve.data.catalog": ("load",),
     "fedsolve.data.federation": ("Client", "Federation"),
+    "fedsolve.data.large": ("stream",),
     "fedsolve.data.partition": ("by_client", "classes", "dirichlet", "iid", "neighbours", "power_law", "shards"),
     "fedsolve.data.reading": ("Reading",),
     "fedsolve.data.samples": ("Samples",),
     "fedsolve.data.table": ("Table",),
     "fedsolve.data.target": ("Classes", "Numbers"),
     "fedsolve.data.task": ("Task",),
+    "fedsolve.data.workers": ("Workers",),
     "fedsolve.errors": (
         "DataError",
         "FedsolveError",

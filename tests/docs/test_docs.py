@@ -35,8 +35,10 @@ FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNTRIED = {"", "text", "json", "mermaid"}  # languages that nothing is done with, unless a block has a title
 NEEDS = {
     "disclosure.md": ["matplotlib"],
+    "large.md": ["pyarrow", "pandas"],
     "ledger.md": ["cryptography"],
     "networks.md": ["torch", "matplotlib"],
+    "operations.md": ["cryptography"],
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
     "privacy.md": ["cryptography"],
     "tables.md": ["polars"],

@@ -22,6 +22,8 @@ NEEDS = {
     ".add_cohort": "cryptography",
     ".from_frame": "polars",
     ".Secure": "cryptography",
+    ".stream": "pyarrow",
+    ".Workers": "pandas",
     ".to_frame": "pandas",
     ".to_onnx": "onnx",
 }

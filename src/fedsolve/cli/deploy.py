@@ -120,6 +120,21 @@ def deploy_check_command(
         raise typer.Exit(1)
 
 
+@app.command("service")
+def deploy_service_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the server or of a site.")],
+    user: Annotated[str, typer.Option(help="The user that the service runs under, who is not root.")] = "fedsolve",
+) -> None:
+    """Write a service of systemd for a server or a site, on the machine where it runs: hardened, started at boot.
+
+    Nothing is installed; the first lines of the file say how. See docs/operations.md.
+    """
+    from fedsolve import deploy
+
+    unit = deploy.service(folder, user)
+    typer.echo(f"{unit}: it runs {folder}/start.sh as {user}; copy it to /etc/systemd/system to install it")
+
+
 @app.command("run")
 def deploy_run_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],

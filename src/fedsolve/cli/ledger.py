@@ -42,6 +42,9 @@ _OWNER = typer.Option(
     metavar="NAME", help="The column that names the owner of each row. Default: client.", show_default=False
 )
 _DROP = typer.Option(metavar="NAME,...", help="Columns to leave out.", show_default=False)
+_STREAM = typer.Option(
+    "--stream", help="Read Parquet in blocks: a file, or a folder of files, that need not fit into memory."
+)
 
 
 def _reading(label: str, owner: str, drop: str) -> Reading:
@@ -131,6 +134,7 @@ def ledger_contribute(
     label: Annotated[str, _LABEL] = "",
     owner: Annotated[str, _OWNER] = "",
     drop: Annotated[str, _DROP] = "",
+    stream: Annotated[bool, _STREAM] = False,
     number: Annotated[
         int | None,
         typer.Option(
@@ -168,7 +172,7 @@ def ledger_contribute(
     with waiting(quiet=False) as (progress, _):
         census = contribute(
             invitation, data, client, out, features=features, progress=progress, sequence=number, key=key,
-            reading=_reading(label, owner, drop), rules=None if anyway else own,
+            reading=_reading(label, owner, drop), rules=None if anyway else own, stream=stream,
         )  # fmt: skip
     typer.echo(f"{out}: {census.samples} samples of {census.classes} classes, {size(out.stat().st_size)}")
 
@@ -316,6 +320,7 @@ def ledger_personal(
     label: Annotated[str, _LABEL] = "",
     owner: Annotated[str, _OWNER] = "",
     drop: Annotated[str, _DROP] = "",
+    stream: Annotated[bool, _STREAM] = False,
 ) -> None:
     """At a site: its own model, from its data and the federation's message."""
     from fedsolve.ledger.site import personal
@@ -323,7 +328,7 @@ def ledger_personal(
     with waiting(quiet=False) as (progress, _):
         site = personal(
             message, data, client, contribution=contribution, features=features, progress=progress,
-            reading=_reading(label, owner, drop),
+            reading=_reading(label, owner, drop), stream=stream,
         )  # fmt: skip
     site.model.save(out)
     for sentence in site.warnings:

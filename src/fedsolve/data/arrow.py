@@ -33,7 +33,7 @@ def read_parquet(path: Path, reading: Reading, check_size: Callable[[int], None]
         with pq.ParquetFile(path) as file:
             announced, schema = file.metadata, file.schema_arrow
             check_size(8 * announced.num_rows * announced.num_columns)
-        words = [field.name for field in schema if _is_text(pa.types, field.type)]
+        words = [field.name for field in schema if is_text(pa.types, field.type)]
         with pq.ParquetFile(path, read_dictionary=words, pre_buffer=False) as file:
             found = sheet(str(path), schema.names, announced.num_rows, partial(_fetched, file), reading, wanted=wanted)
         pa.default_memory_pool().release_unused()
@@ -87,7 +87,7 @@ def column(name: str, values: Any, reading: Reading) -> Told:
     if _is_number(types, kind):
         numbers = values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64, copy=False)
         return finite(name, numbers)
-    if _is_text(types, kind):
+    if is_text(types, kind):
         found = texts(values)
         if reading.kinds.get(name) == TEXTS:
             return Told(found, TEXTS)
@@ -109,7 +109,7 @@ def _undressed(values: Any) -> tuple[Any, Any]:
     if not pa.types.is_dictionary(values.type):
         return values, values.type
     kind = values.type.value_type
-    return values if _is_text(pa.types, kind) else values.cast(kind), kind
+    return values if is_text(pa.types, kind) else values.cast(kind), kind
 
 
 def finite(name: str, numbers: Array) -> Told:
@@ -147,7 +147,7 @@ def plain_values(name: str, values: Any) -> Array:
         return np.asarray(values.to_numpy())
     if _is_number(types, kind):
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
-    if _is_text(types, kind):
+    if is_text(types, kind):
         return texts_of(texts(values))
     raise DataError(f"column {name!r} must hold numbers or texts; got {plain(str(kind), 40)}")
 
@@ -156,6 +156,7 @@ def _is_number(types: Any, kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
-def _is_text(types: Any, kind: Any) -> bool:
+def is_text(types: Any, kind: Any) -> bool:
+    """Whether a type of pyarrow is one of texts."""
     views = getattr(types, "is_string_view", lambda _: False)
     return bool(types.is_string(kind) or types.is_large_string(kind) or views(kind))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +13,8 @@ from fedsolve.arrays import Array, Float, finite
 from fedsolve.errors import DataError
 from fedsolve.features.cells import Cells
 from fedsolve.features.images import ANY_SIZE, Inputs, Pictures
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +36,13 @@ class Samples:
     def __repr__(self) -> str:
         kind = "cells" if isinstance(self.inputs, Cells) else self.inputs.dtype
         return f"Samples({len(self)} samples, inputs {kind} {self.inputs.shape[1:]})"
+
+    def fold(self, tell: Callable[[Samples], _Found], add: Callable[[_Found, _Found], _Found]) -> _Found:
+        """What `tell` makes of all samples, where that is a sum: of parts of them it is added up by `add`.
+
+        Here all samples are one part; a `Stream` has many, which are never in memory at once.
+        """
+        return tell(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

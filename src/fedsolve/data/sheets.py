@@ -78,7 +78,7 @@ def content(sheet: Sheet, reading: Reading, check: Check | None = None) -> Conte
     faults = list(sheet.faults)
     whole = reading.columns == NUMBERS  # every cell a number
     for name, told in sheet.features.items():
-        faults += told.faults or (_as_numbers(name, told) if whole else ())
+        faults += told.faults or (number_faults(name, told) if whole else ())
     if not sheet.rows and not reading.kinds:
         faults.append(Fault("it holds no samples"))
     labels = _labels(sheet, faults, check if sheet.rows else None)
@@ -93,7 +93,7 @@ def content(sheet: Sheet, reading: Reading, check: Check | None = None) -> Conte
     return Content(inputs, names, labels, sheet.roles.label, found["client"], found["person"], sheet.others)
 
 
-def _as_numbers(name: str, told: Told) -> Iterable[Fault]:
+def number_faults(name: str, told: Told) -> Iterable[Fault]:
     """Why a column cannot stand where every cell must be a number."""
     if isinstance(told.column, Texts):
         rows = np.flatnonzero(told.column.codes >= 0)

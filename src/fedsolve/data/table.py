@@ -224,6 +224,10 @@ class Table:
         train, held = table._held([np.arange(len(self.labels))], [client], seed, test)
         return table._spread(train, held, [client])
 
+    def client_of(self, name: str, *, seed: int = 0, test: float | str = 0.2) -> Client:
+        """The one client of `owned_by`."""
+        return self.owned_by(name, seed=seed, test=test).clients[name]
+
     def _fitted(self, features: str, train: list[Rows]) -> FeatureMap | None:
         """The map that makes numbers of cells, fitted to the rows that clients train on; None where there are none."""
         if not isinstance(self.inputs, Cells):

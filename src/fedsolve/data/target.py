@@ -75,8 +75,12 @@ class Target(Protocol):
         """What the answers of a model are worth; `probabilities` are asked for where they matter."""
         ...
 
-    def baseline(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, Array]:
-        """The tally of the best constant answer that training labels give, on test labels."""
+    def sums(self, labels: NDArray[Any]) -> dict[str, Array]:
+        """What the best constant answer follows from, of training labels: sums, which add over parts of them."""
+        ...
+
+    def baseline(self, train: Arrays, test: NDArray[Any]) -> dict[str, Array]:
+        """The tally of the best constant answer that the `sums` of training labels give, on test labels."""
         ...
 
     def zero(self) -> dict[str, Array]:
@@ -160,10 +164,13 @@ class Classes:
         auc = metrics.classes.exact_auc(shares, labels)
         return metrics.classes.tally(outputs, shares, labels) | ({} if auc is None else {"auc": np.array(auc)})
 
-    def baseline(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, Array]:
+    def sums(self, labels: NDArray[Any]) -> dict[str, Array]:
+        """How many samples each class has."""
+        return {"counts": np.bincount(labels, minlength=self.count)}
+
+    def baseline(self, train: Arrays, test: NDArray[Any]) -> dict[str, Array]:
         """That of the commonest class."""
-        counts = (np.bincount(labels, minlength=self.count) for labels in (train, test))
-        return metrics.classes.baseline(*counts)
+        return metrics.classes.baseline(train["counts"], self.sums(test)["counts"])
 
     def zero(self) -> dict[str, Array]:
         """Counts and sums of nothing."""
@@ -323,9 +330,13 @@ class Numbers:
         """Sums of errors, of `metrics.numbers`."""
         return metrics.numbers.tally(outputs, labels, self.origin)
 
-    def baseline(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, Array]:
+    def sums(self, labels: NDArray[Any]) -> dict[str, Array]:
+        """How many samples there are, and the sums of their numbers."""
+        return {"count": np.array(len(labels)), "sums": self.rows(labels).sum(0)}
+
+    def baseline(self, train: Arrays, test: NDArray[Any]) -> dict[str, Array]:
         """That of the mean of the training labels."""
-        return metrics.numbers.baseline(train, test, self.origin)
+        return metrics.numbers.baseline((train["sums"] / train["count"])[None], test, self.origin)
 
     def zero(self) -> dict[str, Array]:
         """Sums of nothing."""

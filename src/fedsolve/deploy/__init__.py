@@ -7,6 +7,7 @@ from fedsolve.deploy.check import Inspection, check
 from fedsolve.deploy.files import env_text, init, read_env
 from fedsolve.deploy.join import CARD, Card, add, join, pin, remove, sites_of, trial
 from fedsolve.deploy.run import make_server_app, register, run
+from fedsolve.deploy.services import service
 
 __all__ = [
     "CARD",
@@ -23,6 +24,7 @@ __all__ = [
     "register",
     "remove",
     "run",
+    "service",
     "sites_of",
     "trial",
 ]

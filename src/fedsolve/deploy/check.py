@@ -20,6 +20,8 @@ import numpy as np
 
 from fedsolve import disk
 from fedsolve.data import catalog
+from fedsolve.data.large import Large, large
+from fedsolve.data.parts import Parquet
 from fedsolve.data.reading import Reading
 from fedsolve.data.table import Table
 from fedsolve.data.target import target_words
@@ -63,11 +65,12 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
         return
 
     @cache
-    def table() -> Table:
+    def table() -> Table | Large:
         reading = Reading.of({name.lower(): value for name, value in settings.items()})
-        return catalog.load(
-            str(folder / settings["DATA"]), reading=reading.for_features(features or settings.get("FEATURES", ""))
-        )
+        reading = reading.for_features(features or settings.get("FEATURES", ""))
+        data = str(folder / settings["DATA"])
+        streamed = settings.get("STREAM", "").lower() == "yes"
+        return large(Parquet.of(data), reading) if streamed else catalog.load(data, reading=reading)
 
     looks: list[tuple[str, Callable[[], str]]] = [
         ("version", lambda: _check_version(settings.get("VERSION", VERSION))),
@@ -205,20 +208,24 @@ def _check_port(port: int) -> str:
     return f"port {port} of localhost is free for the node"
 
 
-def _check_data(table: Table) -> str:
-    classes = target_words(table.target) + (f" ({', '.join(table.class_names[:5])})" if table.class_names else "")
-    shape = "x".join(map(str, table.raw)) if min(table.raw) > 0 else "pictures"
+def _check_data(table: Table | Large) -> str:
+    task = table.task
+    classes = target_words(task.target) + (f" ({', '.join(task.class_names[:5])})" if task.class_names else "")
+    shape = "x".join(map(str, task.inputs)) if min(task.inputs) > 0 else "pictures"
+    if isinstance(table, Large):
+        return f"{table.rows} samples of {shape}, {classes}, read in blocks"
     return f"{len(table.labels)} samples of {shape}, {classes}"
 
 
-def _check_rules(settings: Mapping[str, str], table: Table) -> str:
+def _check_rules(settings: Mapping[str, str], table: Table | Large) -> str:
     """The site's own rules, and whether its data are such that it will answer; here it may be told which are not."""
     policy = Policy.of({name.lower(): value for name, value in settings.items()})
-    numbers = replace(table, inputs=np.zeros((len(table.labels), 1)), test=None)
-    share = 0.0 if isinstance(policy.test, str) else policy.test
-    client = numbers.owned_by(settings["NAME"], seed=policy.split_seed, test=share).clients[settings["NAME"]]
+    if isinstance(table, Table):
+        table = replace(table, inputs=np.zeros((len(table.labels), 1)), test=None)
+    share = 0.0 if isinstance(policy.test, str) and isinstance(table, Table) else policy.test
+    client = table.client_of(settings["NAME"], seed=policy.split_seed, test=share)
     try:
-        policy.check_counts(client.train.labels, table.target)
+        policy.check_counts(client.train, table.task.target)
     except Refusal as error:
         raise DataError(f"{error}: {error.details}") from error
     return (
@@ -227,10 +234,10 @@ def _check_rules(settings: Mapping[str, str], table: Table) -> str:
     )
 
 
-def _check_features(spec: str, table: Callable[[], Table]) -> str:
+def _check_features(spec: str, table: Callable[[], Table | Large]) -> str:
     if not spec:
         return "as the server says, if they take no network; one for pictures is named by FEATURES in site.env"
-    shape = table().raw
+    shape = table().task.inputs
     if fitting.unfitted(spec):
         Fitting(spec).check(shape)
         return f"{spec} of {shape}: the numbers in it are fitted in the run, from sums over all sites"

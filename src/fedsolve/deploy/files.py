@@ -78,6 +78,7 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
 def _write_site(folder: Path, name: str, address: str, port: int, sites: int) -> None:
     settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
     table = dict.fromkeys(("LABEL", "DROP", "PERSON", "TASK", "DATE_AS", "ENCODING"), "")  # which column is what
+    table["STREAM"] = "no"  # yes: DATA is Parquet that need not fit into memory
     policy = replace(DEPLOYED, privacy="secure" if sites >= LEAST else "plain")
     rules = {item.name.upper(): _setting(getattr(policy, item.name)) for item in fields(Policy)}
     write(folder / "site.env", env_text({**settings, **table, "PORT": str(port), "VERSION": VERSION, **rules}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,22 +39,38 @@ def counted(cells: Cells, cell: int = 1) -> Arrays:
             kinds.append(TEXTS)
             counts.append(len(column))
             sums.append([0.0])
-            levels |= {(place, level): rows for level, rows in _levels(column, name, cell).items()}
+            levels |= {(place, level): rows for level, rows in _levels(column, name).items()}
             continue
         values = _filled(column, name)
         kinds.append(NUMBERS if len(values) else 0)
         counts.append(len(values))
         sums.append(exact.pieces(values))
-    return {
+    told: dict[str, NDArray[Any]] = {
         "rows": np.array(len(cells), dtype=np.int64),
         "kinds": np.array(kinds, dtype=np.uint8),
         "counts": np.array(counts, dtype=np.int64),
         "sums": exact.rows(sums),
         **with_levels(levels),
     }
+    return merged(told, cell)
 
 
-def _levels(column: Texts, name: str, cell: int) -> Mapping[str, int]:
+def merged(told: Arrays, cell: int) -> Arrays:
+    """What a client tells first, with levels of fewer than `cell` of its rows as one; its rows may have come in parts.
+
+    >>> parts = [counted(Cells(("sex",), (Texts.of(texts),))) for texts in (["f", "m"], ["f", "f"])]
+    >>> levels_in(merged(added(*parts), 3))
+    {(0, '(other)'): 1, (0, 'f'): 3}
+    """
+    if cell <= 1:
+        return told
+    kept = Counter[tuple[int, str]]()
+    for (place, level), rows in levels_in(told).items():
+        kept[place, level if rows >= cell else OTHER] += rows
+    return {**told, **with_levels(kept)}
+
+
+def _levels(column: Texts, name: str) -> Mapping[str, int]:
     counts = Counter(column.counts())
     if empty := column.empty():
         counts[EMPTY] += empty
@@ -62,10 +79,7 @@ def _levels(column: Texts, name: str, cell: int) -> Mapping[str, int]:
     long = next((level for level in counts if len(level) > LONGEST_TEXT), None)
     if long is not None:
         raise DataError(f"column {name!r} has a text of {len(long)} characters; at most {LONGEST_TEXT} are a level")
-    told = Counter({level: rows for level, rows in counts.items() if rows >= cell})
-    if rest := counts.total() - told.total():
-        told[OTHER] += rest
-    return told
+    return counts
 
 
 def _filled(column: Float, name: str) -> Float:
@@ -92,6 +106,8 @@ def added(left: Arrays, right: Arrays) -> dict[str, NDArray[np.generic]]:
     if "squares" in left:
         return {"squares": exact.added(left["squares"], right["squares"])}
     levels = Counter(levels_in(left)) + Counter(levels_in(right))
+    if len(levels) > MOST_TOLD:
+        check_levels(levels)
     return {
         "rows": np.array(left["rows"] + right["rows"]),
         "kinds": left["kinds"] | right["kinds"],
@@ -99,6 +115,13 @@ def added(left: Arrays, right: Arrays) -> dict[str, NDArray[np.generic]]:
         "sums": exact.added(left["sums"], right["sums"]),
         **with_levels(levels),
     }
+
+
+def check_levels(levels: Mapping[tuple[int, str], int]) -> None:
+    """Refuse more levels of a column than can be told."""
+    place, number = max(Counter(place for place, _ in levels).items(), key=lambda each: each[1])
+    if number > MOST_TOLD:
+        raise DataError(f"column {place + 1} has {number} different texts; at most {MOST_TOLD} can be told: drop it")
 
 
 def check(reply: Arrays, columns: int) -> None:

@@ -32,12 +32,16 @@ def named(cells: Cells, cell: int) -> str:
     >>> named(Cells(("sex", "age"), (Texts.of(["f", "m", "f", "f"]), np.array([1.0, 2.0, 3.0, 4.0]))), 3)
     '{"sex": [2, ["f"]], "age": [1, []]}'
     """
-    told = columnsums.counted(cells, cell)
-    levels: list[list[str]] = [[] for _ in cells.names]
+    return named_in(columnsums.counted(cells, cell), cells.names)
+
+
+def named_in(told: Arrays, names: Sequence[str]) -> str:
+    """The same from what `columnsums` counts of its columns, which may have come in parts."""
+    levels: list[list[str]] = [[] for _ in names]
     for place, text in columnsums.levels_in(told):
         if text not in (EMPTY, OTHER):
             levels[place].append(text)
-    return json.dumps(dict(zip(cells.names, zip(told["kinds"].tolist(), levels, strict=True), strict=True)))
+    return json.dumps(dict(zip(names, zip(told["kinds"].tolist(), levels, strict=True), strict=True)))
 
 
 def joined(told: Mapping[str, str], names: Sequence[str]) -> str:
@@ -87,15 +91,19 @@ def _check_levels(some: object, whose: str) -> None:
 
 def counted(cells: Cells, vocabulary: Words) -> dict[str, Array]:
     """What a client tells first, in the order of the vocabulary; arrays that add up."""
-    if len(vocabulary) != len(cells.names):
-        raise DataError(f"a vocabulary of {len(vocabulary)} columns is not that of {len(cells.names)}")
-    told = columnsums.counted(cells)
-    for place, (name, levels) in enumerate(zip(cells.names, vocabulary, strict=True)):
+    return counted_in(columnsums.counted(cells), cells.names, vocabulary)
+
+
+def counted_in(told: Arrays, names: Sequence[str], vocabulary: Words) -> dict[str, Array]:
+    """The same from what `columnsums` counts of its columns, which may have come in parts."""
+    if len(vocabulary) != len(names):
+        raise DataError(f"a vocabulary of {len(vocabulary)} columns is not that of {len(names)}")
+    for place, (name, levels) in enumerate(zip(names, vocabulary, strict=True)):
         if int(told["kinds"][place]) == (TEXTS if levels is None else NUMBERS):
             here, there = ("texts", "numbers") if levels is None else ("numbers", "texts")
             raise DataError(f"column {name!r} holds {here} here and {there} at others; write it alike, or drop it")
     mine = columnsums.levels_in(told)
-    rows = len(cells)
+    rows = int(told["rows"])
     numbers = [
         number
         for place, levels in enumerate(vocabulary)
@@ -146,4 +154,9 @@ def total(vocabulary: Words, sums: Arrays) -> Arrays:
 
 def squared(cells: Cells, origin: Float) -> dict[str, Array]:
     """What a client tells then: sums of squares about the means of all."""
-    return {"squares": exact.totals(columnsums.squared(cells, origin)["squares"])}
+    return squared_in(columnsums.squared(cells, origin))
+
+
+def squared_in(told: Arrays) -> dict[str, Array]:
+    """The same from what `columnsums` sums of its columns, which may have come in parts."""
+    return {"squares": exact.totals(told["squares"])}

@@ -13,6 +13,8 @@ from fedsolve.arrays import Array, take
 from fedsolve.data import catalog
 from fedsolve.data.align import align
 from fedsolve.data.federation import client_names
+from fedsolve.data.large import large
+from fedsolve.data.parts import Choice, Parquet
 from fedsolve.data.reading import Reading
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Classes, Task
@@ -54,16 +56,17 @@ def contribute(
     key: Path | None = None,
     reading: Reading = AS_USUAL,
     rules: Rules | None = None,
+    stream: bool = False,
 ) -> Census:
     """Write the contribution of a client, from its data, for the federation that invited it.
 
     `reading` says which columns of its table are what, where they are not called as usual. With `rules`, sums that
     would disclose more of single records are refused before they are computed. A ledger takes a contribution where its
     `sequence` is above that of the client's before; by default it is the time. A ledger with keys takes it where it is
-    signed with the private `key` in a file.
+    signed with the private `key` in a file. With `stream`, Parquet is read in blocks, and need not fit into memory.
     """
     terms = load_terms(invitation, features)
-    train = samples(data, terms.task, client, progress, reading)
+    train = samples(data, terms.task, client, progress, reading, stream=stream)
     if rules is not None:
         _check_disclosure(train, terms, rules)
     with threadpool_limits(1, user_api="blas"):  # the same bits again when the site asks whether it is counted
@@ -95,6 +98,7 @@ def personal(
     features: str = "",
     progress: Progress | None = None,
     reading: Reading = AS_USUAL,
+    stream: bool = False,
 ) -> SiteModel:
     """A client's own model, from its data and the message that the ledger gives to everybody.
 
@@ -106,7 +110,7 @@ def personal(
     if texts.get("made") != "message":
         raise DataError(f"{message} is not the message of a ledger; `fedsolve ledger solve` writes one")
     terms, arrays = Terms.read(arrays, texts, str(message), features), take("message", arrays)
-    train = samples(data, terms.task, client, progress, reading)
+    train = samples(data, terms.task, client, progress, reading, stream=stream)
     with threadpool_limits(1, user_api="blas"):
         before, sent, after = reply(terms.method, terms.task, terms.seed, terms.message, client, train)
         digests = {Contribution.of(client, sent).digest}
@@ -144,7 +148,13 @@ def stated_task(classes: int, inputs: str, features: str) -> Task:
 
 
 def samples(
-    data: str, task: Task, client: str, progress: Progress | None = None, reading: Reading = AS_USUAL
+    data: str,
+    task: Task,
+    client: str,
+    progress: Progress | None = None,
+    reading: Reading = AS_USUAL,
+    *,
+    stream: bool = False,
 ) -> Samples:
     """The features and labels of a site's data, in the federation's order of columns and classes.
 
@@ -153,10 +163,16 @@ def samples(
     if task.target.kind == "numbers" and not reading.label:
         reading = replace(reading, label=task.target.names)
     reading = reading.for_features(str(task.features))
-    table = align(catalog.load(data, progress=progress, reading=reading), task, data)
-    rows, labels = extract(task.features, table.inputs, progress), table.labels
-    if table.client is not None:
-        chosen = _rows_of(table.client, client)
+    if stream:
+        table = large(Parquet.of(data, progress), replace(reading, task=task.target.kind))
+        own = table.aligned(task).with_features(task.features).samples(Choice(owner=client))
+        if not len(own):
+            raise DataError(f"{data}: no row is of client {client!r}; --owner names the column of owners")
+        return own
+    here = align(catalog.load(data, progress=progress, reading=reading), task, data)
+    rows, labels = extract(task.features, here.inputs, progress), here.labels
+    if here.client is not None:
+        chosen = _rows_of(here.client, client)
         rows, labels = rows[chosen], labels[chosen]
     return Samples(rows, labels)
 

@@ -91,7 +91,7 @@ class FedHiP(Method):
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
         sent = linear.sent(site, intercept=self.intercept, thin=self.thin)
-        small = Moments.are(sent) and sent["triangle"].size <= site.train.inputs.size
+        small = Moments.are(sent) and sent["triangle"].size <= len(site.train) * site.task.width
         return under("own", sent) if small else {}, sent
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:

@@ -155,31 +155,29 @@ def report(
     (('healthy',), ('0', '1', '2'), 3)
     """
     rules = rules or Rules()
-    rows = np.asarray(flat(samples.inputs), dtype=np.float64)
-    design = np.column_stack([rows, np.ones(len(rows))]) if ones else rows
-    rank, leverage = _leverage(design)
-    support, varying = np.count_nonzero(rows, axis=0), (rows != rows[:1]).any(0)
-    flags = varying & ((rows == 0) | (rows == 1)).all(0)
-    cell = rules.cell or 0
-    rare = varying & (support > 0) & (support < cell)
-    few_without = flags & (len(rows) - support < cell) & ~rare
     classes = target.kind != "numbers"
-    counts = np.bincount(samples.labels, minlength=target.count) if classes else np.zeros(0, dtype=np.int64)
+    seen = samples.fold(lambda part: _Seen.of(part, target.count if classes else 0, ones=ones), _Seen.plus)
+    rank, basis = _basis(seen)
+    limits = (HALF, 1.0 if rules.leverage is None else rules.leverage)
+    half, alone = samples.fold(lambda part: _above(part, basis, limits, ones=ones), np.add) / max(seen.samples, 1)
+    varying, cell = ~seen.same, rules.cell or 0
+    rare = varying & (seen.support > 0) & (seen.support < cell)
+    few_without = varying & seen.flags & (seen.samples - seen.support < cell) & ~rare
     # With a constant feature F'Y holds the counts. Without, Q'Y follows from F = QG, and counts are its squares.
-    constant = ones or bool(((rows == rows[:1]) & (rows != 0)).all(0).any()) if len(rows) else ones
+    constant = ones or bool((seen.same & (seen.support > 0)).any())
     return Report(
-        samples=len(rows),
-        features=design.shape[1],
+        samples=seen.samples,
+        features=seen.factor.shape[1],
         rank=rank,
-        single=_names(counts == 1, target.names),
-        small=_names((counts > 0) & (counts < cell), target.names),
-        sole=_names(varying & (support == 1) & (len(rows) > 1), names),
+        single=_names(seen.counts == 1, target.names),
+        small=_names((seen.counts > 0) & (seen.counts < cell), target.names),
+        sole=_names(varying & (seen.support == 1) & (seen.samples > 1), names),
         rare=_names(rare, names),
         nearly_all=_names(few_without, names),
-        half=_above(leverage, HALF),
-        alone=0.0 if rules.leverage is None else _above(leverage, rules.leverage),
-        exact_counts=constant or rank == len(rows),
-        non_negative=bool(rows.min(initial=0.0) >= 0),
+        half=float(half),
+        alone=0.0 if rules.leverage is None else float(alone),
+        exact_counts=constant or rank == seen.samples,
+        non_negative=seen.low >= 0,
         classes=classes,
         rules=rules,
         persons=persons,
@@ -187,17 +185,74 @@ def report(
     )
 
 
-def _leverage(design: Float) -> tuple[int, Float]:
-    """The rank of the rows, and how much of itself each predicts: the diagonal of F (F'F)^+ F'."""
-    if not len(design):
-        return 0, np.zeros(0)
-    _, sizes, basis = np.linalg.svd(np.linalg.qr(design, mode="r"), full_matrices=False)
-    kept = sizes > sizes.max(initial=0.0) * max(design.shape) * np.finfo(np.float64).eps
-    return int(kept.sum()), np.square(design @ (basis[kept].T / sizes[kept])).sum(1)
+@dataclass(frozen=True)
+class _Seen:
+    """What is seen of rows in one look at them; of parts of the rows it adds up."""
+
+    samples: int
+    first: Float  # one row, or none
+    same: NDArray[np.bool_]  # by feature: whether all rows have the same number
+    support: NDArray[np.int64]  # by feature: how many rows have another number than zero
+    flags: NDArray[np.bool_]  # by feature: whether all numbers are zeros and ones
+    low: float  # the lowest number, if below zero
+    counts: NDArray[np.int64]  # samples of each class
+    factor: Float  # R of F = QR
+
+    @classmethod
+    def of(cls, part: Samples, classes: int, *, ones: bool) -> _Seen:
+        rows, design = _design(part, ones=ones)
+        return cls(
+            samples=len(rows),
+            first=rows[:1],
+            same=~(rows != rows[:1]).any(0),
+            support=np.count_nonzero(rows, axis=0),
+            flags=((rows == 0) | (rows == 1)).all(0),
+            low=float(rows.min(initial=0.0)),
+            counts=np.bincount(part.labels, minlength=classes) if classes else np.zeros(0, dtype=np.int64),
+            factor=_factor(design) if len(design) else design,
+        )
+
+    def plus(self, other: _Seen) -> _Seen:
+        if not self.samples or not other.samples:
+            return self if self.samples else other
+        return _Seen(
+            self.samples + other.samples,
+            self.first,
+            self.same & other.same & (self.first == other.first)[0],
+            self.support + other.support,
+            self.flags & other.flags,
+            min(self.low, other.low),
+            self.counts + other.counts,
+            _factor(np.vstack([self.factor, other.factor])),
+        )
 
 
-def _above(leverage: Float, limit: float) -> float:
-    return float((leverage > limit).mean()) if len(leverage) else 0.0
+def _factor(design: Float) -> Float:
+    """R of F = QR."""
+    factor: Float = np.asarray(np.linalg.qr(design, mode="r"))
+    return factor
+
+
+def _design(part: Samples, *, ones: bool) -> tuple[Float, Float]:
+    """The features of samples, and the same with a constant one behind them if asked."""
+    rows = np.asarray(flat(part.inputs), dtype=np.float64)
+    return rows, np.column_stack([rows, np.ones(len(rows))]) if ones else rows
+
+
+def _basis(seen: _Seen) -> tuple[int, Float]:
+    """The rank of the rows, and the matrix that makes them orthonormal: then F (F'F)^+ F' has their squared lengths."""
+    if not seen.samples:
+        return 0, np.zeros((seen.factor.shape[1], 0))
+    _, sizes, basis = np.linalg.svd(seen.factor, full_matrices=False)
+    largest = max(seen.samples, seen.factor.shape[1])
+    kept = sizes > sizes.max(initial=0.0) * largest * np.finfo(np.float64).eps
+    return int(kept.sum()), basis[kept].T / sizes[kept]
+
+
+def _above(part: Samples, basis: Float, limits: tuple[float, float], *, ones: bool) -> NDArray[np.int64]:
+    """How many samples predict more of themselves than each limit: the diagonal of F (F'F)^+ F'."""
+    leverage = np.square(_design(part, ones=ones)[1] @ basis).sum(1)
+    return np.array([np.count_nonzero(leverage > limit) for limit in limits])
 
 
 def _names(which: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsolve.data.large import Large
 from fedsolve.data.samples import Samples
 from fedsolve.data.table import Table
 from fedsolve.data.target import Numbers, Target
@@ -109,9 +110,15 @@ class Policy:
         self.check_persons(None if table.person is None else len(np.unique(table.person)))
         return table
 
+    def checked_stream(self, table: Large) -> Large:
+        """The same for a table that is streamed."""
+        self.check_columns(table.roles.features)
+        self.check_persons(table.persons(self.min_persons))
+        return table
+
     def check_samples(self, samples: Samples, target: Target, names: Sequence[str] | None) -> None:
         """Refuse to answer from too few; and with sums that disclose too much, where `names` of their features are."""
-        self.check_counts(samples.labels, target)
+        self.check_counts(samples, target)
         if names is not None:
             self.check_disclosure(samples, target, names, ones=True)
 
@@ -191,20 +198,24 @@ class Policy:
 
     def told(self, target: Target, labels: NDArray[Any]) -> Target:
         """The target as the site describes it: numbers with rough units, where it has samples enough to tell them."""
-        if isinstance(target, Numbers) and len(labels) >= max(2, self.min_samples):
-            return target.fitted([labels]).rough()
-        return target
+        return self.told_fitted(target.fitted([labels]), len(labels))
 
-    def check_counts(self, labels: NDArray[Any], target: Target) -> None:
+    def told_fitted(self, fitted: Target, samples: int) -> Target:
+        """The same where the target knows its units already, from so many samples."""
+        if not isinstance(fitted, Numbers):
+            return fitted
+        return fitted.rough() if samples >= max(2, self.min_samples) else Numbers(fitted.names)
+
+    def check_counts(self, samples: Samples, target: Target) -> None:
         """Refuse to answer from too few training samples, or with too few of a class: their sums would be records."""
-        if not len(labels) >= self.min_samples:
+        if not len(samples) >= self.min_samples:
             raise Refusal(
                 f"it has fewer than {self.min_samples} training samples, and answers from no fewer",
-                f"{len(labels)} training samples; MIN_SAMPLES in site.env is {self.min_samples}",
+                f"{len(samples)} training samples; MIN_SAMPLES in site.env is {self.min_samples}",
             )
         if target.kind == "numbers":
             return
-        counts = np.bincount(labels, minlength=target.count)
+        counts = samples.fold(lambda part: np.bincount(part.labels, minlength=target.count), np.add)
         small = np.flatnonzero((counts > 0) & (counts < self.min_class))
         if len(small):
             names = ", ".join(f"{target.names[c] if target.names else c} ({counts[c]})" for c in small[:20])

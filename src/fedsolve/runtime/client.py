@@ -100,8 +100,17 @@ class Request:
 
 def assess(method: Method, model: Arrays, test: Samples, task: Task) -> dict[str, Array]:
     """The tally of a model on test samples, from which its figures follow."""
-    outputs = method.predict(model, test.inputs, task)
-    return task.target.tally(outputs, lambda: method.probabilities(model, outputs), test.labels)
+
+    def tell(part: Samples) -> dict[str, Array]:
+        outputs = method.predict(model, part.inputs, task)
+        return task.target.tally(outputs, lambda: method.probabilities(model, outputs), part.labels)
+
+    return test.fold(tell, _both)
+
+
+def _both(left: dict[str, Array], right: dict[str, Array]) -> dict[str, Array]:
+    """Two tallies added: all of them but an exact area under the curve, which does not add."""
+    return {name: np.asarray(left[name] + right[name]) for name in left if name in right and name != "auc"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,5 +299,11 @@ def _evaluate(
         if shared:
             same = shared.keys() == model.keys() and all(shared[name] is model[name] for name in shared)
             tally |= named.under("shared", mine if same else assess(method, shared, client.test, task))
-        tally |= named.under("baseline", task.target.baseline(client.train.labels, client.test.labels))
+        tally |= named.under("baseline", _baseline(client, task))
     return tally
+
+
+def _baseline(client: Client, task: Task) -> dict[str, Array]:
+    """The tally of the best constant answer, from sums over training and test labels."""
+    known = client.train.fold(lambda part: task.target.sums(part.labels), _both)
+    return client.test.fold(lambda part: task.target.baseline(known, part.labels), _both)

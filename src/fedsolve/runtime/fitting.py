@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float, take, under
+from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import clusters, columns, columnsums, maps, patches, vocabulary
@@ -43,7 +44,7 @@ class Stages(Protocol):
         """What clients are told of what is fitted so far."""
         ...
 
-    def told(self, message: Arrays, inputs: Any) -> Arrays:
+    def told(self, message: Arrays, train: Samples) -> Arrays:
         """What a client tells in this round."""
         ...
 
@@ -77,8 +78,8 @@ class _Patches:
     def message(self, state: Arrays) -> Arrays:
         return state
 
-    def told(self, message: Arrays, inputs: Any) -> Arrays:
-        return clusters.sums(self.recipe, message, inputs)
+    def told(self, message: Arrays, train: Samples) -> Arrays:
+        return clusters.sums(self.recipe, message, train.inputs)
 
     def look(self, reply: Arrays, width: int) -> None:
         """Sums of another layout than those of most are left out where they are added."""
@@ -106,11 +107,9 @@ class _Columns:
     def message(self, state: Arrays) -> Arrays:
         return {"origin": state["origin"]} if "origin" in state else {}
 
-    def told(self, message: Arrays, inputs: Any) -> Arrays:
-        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
-        if "origin" not in message:
-            return columnsums.counted(cells, self.told_from)
-        return columnsums.squared(cells, _origin(message, cells))
+    def told(self, message: Arrays, train: Samples) -> Arrays:
+        found = _sums(message, train)[0]
+        return columnsums.merged(found, self.told_from) if "origin" not in message else found
 
     def look(self, reply: Arrays, width: int) -> None:
         columnsums.check(reply, width)
@@ -147,11 +146,11 @@ class _Told:
     def message(self, state: Arrays) -> Arrays:
         return _Columns(self.cell, 1).message(state)
 
-    def told(self, message: Arrays, inputs: Any) -> Arrays:
-        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
+    def told(self, message: Arrays, train: Samples) -> Arrays:
+        found, names = _sums(message, train)
         if "origin" not in message:
-            return vocabulary.counted(cells, self.vocabulary)
-        return vocabulary.squared(cells, _origin(message, cells))
+            return vocabulary.counted_in(found, names, self.vocabulary)
+        return vocabulary.squared_in(found)
 
     def look(self, reply: Arrays, width: int) -> None:
         """Nobody sees a reply; their sum is looked at."""
@@ -164,6 +163,22 @@ class _Told:
 
     def fitted(self, state: Arrays, names: Sequence[str]) -> str:
         return _Columns(self.cell, 1).fitted(state, names)
+
+
+def _cells(samples: Samples) -> Cells:
+    inputs: Any = samples.inputs
+    return inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
+
+
+def _sums(message: Arrays, train: Samples) -> tuple[Arrays, tuple[str, ...]]:
+    """What a client's columns sum up to in this round, without rounding, and their names."""
+
+    def tell(part: Samples) -> tuple[Arrays, tuple[str, ...]]:
+        cells = _cells(part)
+        told = columnsums.squared(cells, _origin(message, cells)) if "origin" in message else columnsums.counted(cells)
+        return told, cells.names
+
+    return train.fold(tell, lambda left, right: (columnsums.added(left[0], right[0]), left[1]))
 
 
 def _origin(message: Arrays, cells: Cells) -> Float:
@@ -220,10 +235,10 @@ class Fitting(Method):
         names = task.feature_names or [str(place + 1) for place in range(task.inputs[0])]
         return replace(self, words=vocabulary.joined(told, names))
 
-    def named(self, inputs: Any) -> str:
+    def named(self, samples: Samples) -> str:
         """What a client names beforehand of its columns."""
-        cells = inputs if isinstance(inputs, Cells) else Cells.numbered(inputs)
-        return vocabulary.named(cells, self.told_from)
+        found, names = _sums({}, samples)
+        return vocabulary.named_in(columnsums.merged(found, self.told_from), names)
 
     @property
     def rounds(self) -> int:
@@ -262,7 +277,7 @@ class Fitting(Method):
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """What is told in this round."""
-        return {}, self.stages.told(message, site.train.inputs)
+        return {}, self.stages.told(message, site.train)
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """Nothing: there is no model."""

@@ -13,15 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fedsolve import codec, disk, methods
-from fedsolve.arrays import Arrays
+from fedsolve.arrays import Array, Arrays
 from fedsolve.codec import Bytes
 from fedsolve.data import catalog
 from fedsolve.data.align import align
 from fedsolve.data.federation import Client, Federation, check_name
+from fedsolve.data.large import Large, large
+from fedsolve.data.parts import Parquet
 from fedsolve.data.reading import Reading
+from fedsolve.data.samples import Samples
 from fedsolve.data.table import Table
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, FedsolveError
@@ -105,6 +108,7 @@ class FileSite:
     policy: Policy = field(default_factory=Policy)
     reading: Reading = field(default_factory=Reading)  # which columns of its table are what
     keys: Path | None = None  # the folder of its keys for secure sums
+    stream: bool = False  # whether its table is Parquet that is read in blocks, and need not fit into memory
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> FileSite:
@@ -115,27 +119,36 @@ class FileSite:
         places = str(config.get("features", "")), str(config.get("model", ""))
         rules, keys = (Policy.of(config), Reading.of(config)), str(config.get("keys", ""))
         state = Path(config["state"])
-        return cls(config["client"], config["data"], state, *places, *rules, Path(keys) if keys else None)
+        stream = str(config.get("stream", "")).strip().lower() == "yes"
+        return cls(config["client"], config["data"], state, *places, *rules, Path(keys) if keys else None, stream)
 
     def account(self) -> dict[str, object]:
         """The split, once something was answered from it."""
         if "_split" not in self.__dict__:
             return {}
         split = self._split
-        return {"samples": len(split.train), "test": split.test, "split_seed": split.seed, "data": split.data}
+        samples = len(split.train) if isinstance(split, splits.Split) else split.rows
+        return {"samples": samples, "test": split.test, "split_seed": split.seed, "data": split.data}
 
     def describe(self, job: Job) -> Description:
         """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
         self._admit(job)
         table, features = self._rows(job), self._features(job)
-        task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
-        return Description(self.name, VERSION, task, len(table.labels), self._words(job, table))
+        if isinstance(table, Table):
+            whole, target = (
+                Samples(cast(Array, table.inputs), table.labels),
+                self.policy.told(table.target, table.labels),
+            )
+        else:
+            whole, target = table.samples(), self.policy.told_fitted(table.task.target, table.rows)
+        task = replace(table.task, features=features, target=target)
+        return Description(self.name, VERSION, task, len(whole), self._words(job, whole))
 
-    def _words(self, job: Job, table: Table) -> str:
+    def _words(self, job: Job, whole: Samples) -> str:
         """Levels that enough rows have, by name, for a map that is fitted in secure sums."""
         fit = self.method(job) if job.method == FITTING and job.quorum else None
-        return fit.named(table.inputs) if isinstance(fit, Fitting) and fit.needs_words else ""
+        return fit.named(whole) if isinstance(fit, Fitting) and fit.needs_words else ""
 
     def _admit(self, job: Job) -> None:
         """Refuse a job that the policy does not allow. Noise that the server adds is none to the site.
@@ -162,16 +175,17 @@ class FileSite:
         check_terms(task, rows.task, self.name)
         common = task.with_map(features)
         try:
-            table = align(rows, task, self.data)
+            table = align(rows, task, self.data) if isinstance(rows, Table) else rows.aligned(task)
         except DataError as error:
             raise DataError(f"the data of site {self.name!r} are not what all agreed on: {error}") from error
-        table = table if isinstance(test, str) else replace(table, test=None)
+        if isinstance(table, Table) and not isinstance(test, str):
+            table = replace(table, test=None)
         if features != maps.Identity():
             table = table.with_features(features)
-        client = table.owned_by(self.name, seed=self.policy.split_seed, test=test).clients[self.name]
+        client = table.client_of(self.name, seed=self.policy.split_seed, test=test)
         seen = not job.quorum and not job.noise  # so that the server sees its sums as they are
         sums = seen and job.method != FITTING and self.method(job).closed_form
-        self.policy.check_samples(client.train, table.target, common.columns if sums else None)
+        self.policy.check_samples(client.train, task.target, common.columns if sums else None)
         splits.admit(self.state, self._split, self.policy)
         return common, client
 
@@ -212,7 +226,7 @@ class FileSite:
             return Elsewhere(self.features, self.features, ())
         if self.features and not to_fit and not maps.matches(self.features, told.identity):
             return Elsewhere(self.features, maps.seal(self.features), ())
-        features = maps.from_words(told, self._table.raw, "" if to_fit else self.features)
+        features = maps.from_words(told, self._table.task.inputs, "" if to_fit else self.features)
         if features is told:
             raise DataError(f"{told.refusal()}; a site says it with FEATURES in its site.env")
         if fitting.numbered(job.features) and not self.features:
@@ -228,14 +242,18 @@ class FileSite:
                 f"names {named}"
             )
 
-    def _rows(self, job: Job) -> Table:
+    def _rows(self, job: Job) -> Table | Large:
         """Its file, read once per message; pictures that no map reads must have one size, and are read to know it."""
-        return self.policy.checked(self._stacked if self._features(job) == maps.Identity() else self._table)
+        table = self._table
+        if isinstance(table, Large):
+            return self.policy.checked_stream(table)
+        return self.policy.checked(self._stacked if self._features(job) == maps.Identity() else table)
 
     @cached_property
-    def _table(self) -> Table:
+    def _table(self) -> Table | Large:
         try:
-            return catalog.load(self.data, reading=self.reading.for_features(self.features))
+            reading = self.reading.for_features(self.features)
+            return large(Parquet.of(self.data), reading) if self.stream else catalog.load(self.data, reading=reading)
         except (FedsolveError, OSError) as error:
             if not Path(self.data).exists():
                 raise
@@ -243,12 +261,17 @@ class FileSite:
             raise Refusal(words, str(error)) from error  # the error may quote the file
 
     @cached_property
-    def _split(self) -> splits.Split:
-        return splits.Split.of(self._table, self.name, self.policy)
+    def _split(self) -> splits.Split | splits.Sketch:
+        table = self._table
+        kind = splits.Sketch if isinstance(table, Large) else splits.Split
+        return kind.of(table, self.name, self.policy)  # type: ignore[arg-type]
 
     @cached_property
     def _stacked(self) -> Table:
-        return self._table.stacked()
+        table = self._table
+        if isinstance(table, Large):
+            raise DataError("a stream holds rows of a table, and no pictures")
+        return table.stacked()
 
 
 # --- a site that is part of an experiment on one machine ---

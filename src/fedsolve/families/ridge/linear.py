@@ -27,15 +27,19 @@ PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 co
 
 def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None = None) -> Moments:
     """The statistics of a client's training data, through a feature map of the method's own if it has one."""
-    task, train, numbers = site.task, site.train, site.task.target.kind == "numbers"
+    task, numbers = site.task, site.task.target.kind == "numbers"
     of = partial(Moments.of, classes=task.outputs, intercept=intercept, squares=numbers)
-    if features is None:
-        return of(train.inputs, train.labels, space=task.space)
-    parts = (
-        of(features(train.inputs[rows]), train.labels[rows])
-        for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
-    )
-    return reduce(add, parts)
+
+    def tell(train: Samples) -> Moments:
+        if features is None:
+            return of(train.inputs, train.labels, space=task.space)
+        parts = (
+            of(features(train.inputs[rows]), train.labels[rows])
+            for rows in (slice(start, start + PREDICT_ROWS) for start in range(0, len(train), PREDICT_ROWS))
+        )
+        return reduce(add, parts)
+
+    return site.train.fold(tell, Moments.__add__)
 
 
 def thin_setting() -> Any:
@@ -47,8 +51,8 @@ def thin_setting() -> Any:
 def sent(site: Site, *, intercept: bool = False, features: FeatureMap | None = None, thin: bool = False) -> Arrays:
     """What a client sends: its moments, or, where `thin` replies are asked for and fewer numbers, its rows turned."""
     task, train = site.task, site.train
-    width = (task.width if features is None else math.prod(features.shape(train.inputs.shape[1:]))) + intercept
-    if not (thin and rotated.is_shorter(len(train), width)):
+    width = task.width if features is None or not thin else math.prod(features.shape(train.inputs.shape[1:]))
+    if not (thin and rotated.is_shorter(len(train), width + intercept)):
         return moments(site, intercept=intercept, features=features).arrays()
     rows = train.inputs if features is None else features(train.inputs)
     return rotated.of(rows, train.labels, classes=task.outputs, intercept=intercept)

@@ -11,7 +11,7 @@ case $STATE in /*) ;; *) STATE=$here/$STATE ;; esac
 # which column of a table is what.
 rules="test=\"$TEST\" split_seed=\"$SPLIT_SEED\" min_samples=\"$MIN_SAMPLES\" min_class=\"$MIN_CLASS\""
 rules="$rules min_cell=\"$MIN_CELL\" label=\"$LABEL\" drop=\"$DROP\" person=\"$PERSON\" task=\"$TASK\""
-rules="$rules date_as=\"$DATE_AS\" encoding=\"$ENCODING\""
+rules="$rules date_as=\"$DATE_AS\" encoding=\"$ENCODING\" stream=\"$STREAM\""
 rules="$rules min_persons=\"$MIN_PERSONS\" max_parameters=\"$MAX_PARAMETERS\" max_leverage=\"$MAX_LEVERAGE\""
 rules="$rules allow_methods=\"$ALLOW_METHODS\" allow_maps=\"$ALLOW_MAPS\" allow_columns=\"$ALLOW_COLUMNS\""
 rules="$rules privacy=\"$PRIVACY\" quorum=\"$QUORUM\" epsilon_max=\"$EPSILON_MAX\""
