@@ -9,7 +9,7 @@ import typer
 
 from fedsolve.cli.options import integers, setting_values, takes_settings
 from fedsolve.cli.text import run_line
-from fedsolve.cli.waiting import goes_on, waiting
+from fedsolve.cli.waiting import goes_on, waiting, warn
 from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
@@ -64,6 +64,10 @@ def compare_command(
             show_default=False,
         ),
     ] = True,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:WHERE]", help="As for run: each run is one of the tracker's.", show_default=False),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
     **options: Any,
 ) -> None:
@@ -75,11 +79,14 @@ def compare_command(
     Examples: fedsolve compare --methods afl,fedhip,fedprior --seeds 0,1,2 --out cmp;
     fedsolve compare --methods fedhip --set alpha=1,5,20 --clients 10,50 --out sweep
     """
-    from fedsolve import report
+    from fedsolve import report, tracking
     from fedsolve.metrics.words import check as check_metric
     from fedsolve.study import compare, sweep
 
     report.check()
+    trackers = [tracking.parse(text) for text in track or ()]
+    for tracker in trackers:
+        tracker.check()
     base = Settings.of(setting_values(options), "the command line")
     if base.metric is not None:
         check_metric(base.metric)
@@ -93,7 +100,10 @@ def compare_command(
             typer.echo(run_line(method, seed, reply, done, total, base.metric))
 
     with goes_on(), waiting(quiet) as (progress, _):
-        compare.compare(runs, out, report_run, progress, one_data_set=len(bases) == 1)
+        compare.compare(
+            runs, out, report_run, progress, one_data_set=len(bases) == 1,
+            log=lambda name: tracking.Log(*trackers, name=name, say=warn),
+        )  # fmt: skip
         page = report.write([out], out / "report.html", base.metric)
     for line in () if quiet else report.sentences(report.sections(report.entries([out]), base.metric or "")):
         typer.echo(line)

@@ -31,7 +31,7 @@ from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
-from fedsolve.runtime.drive import Report, drive
+from fedsolve.runtime.drive import OnRound, drive
 from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
 from fedsolve.runtime.turnout import Participation
@@ -269,7 +269,7 @@ def run(
     absent: Collection[str] = (),
     workers: int = 0,
     progress: Progress | None = None,
-    report: Report | None = None,
+    on_round: OnRound | None = None,
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
     on_reply: Witness | None = None,
@@ -280,13 +280,13 @@ def run(
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `report` is
-    told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
-    run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
-    its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
-    reach the server. With `secure`, it sees nothing but sums over clients, who get keys made for the run; the result is
-    the same but for figures of each client, which stay with it. `noise` hides single records in the sums, for methods
-    that take moments once.
+    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `on_round`
+    is called with each `Round` that is over, and with how many there are at most: a function, or a `tracking.Log`.
+    Clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the run goes, and gone
+    on from where one was asked to be resumed. `on_reply` is called with each client and its reply, from several
+    threads; a DataError that it raises refuses the reply. `gathering` says how replies reach the server. With `secure`,
+    it sees nothing but sums over clients, who get keys made for the run; the result is the same but for figures of each
+    client, which stay with it. `noise` hides single records in the sums, for methods that take moments once.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -336,7 +336,7 @@ def run(
             seed=seed,
             participation=participation,
             progress=progress,
-            report=report,
+            on_round=on_round,
             evaluate_every=evaluate_every,
             resume=resume,
             keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory)) if checkpoint else None,
