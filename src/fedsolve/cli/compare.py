@@ -14,7 +14,7 @@ from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
     "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "test",
-    "min_samples", "skip_broken", "rounds", "participation", "metric",
+    "min_samples", "skip_broken", "rounds", "participation", "metric", "device",
 )  # fmt: skip
 
 

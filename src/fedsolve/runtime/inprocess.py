@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fedsolve import parameters
+from fedsolve import devices, parameters
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Federation
@@ -57,9 +57,11 @@ class InProcess:
         workers: int = 0,
         members: Mapping[str, Member] | None = None,
         noise: Noise | None = None,
+        device: str = "cpu",
     ):
         self._method, self._federation, self._noise = method, federation, noise
         self._members = members or {}  # of secure sums, by name
+        self._device = device  # of networks, while a run goes on
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
         self.memory: dict[str, Memory] = {}  # of each client that was asked
@@ -69,7 +71,9 @@ class InProcess:
         self._assessed: deque[tuple[Arrays, Samples, Mapping[str, Array]]] = deque(maxlen=8)
         self._assessing = threading.Lock()
         self._forks = method.workers == "processes"
-        crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
+        # A forked process cannot use a device that its parent uses, and several would not make it faster.
+        beside = self._forks and processes.can_fork() and device == "cpu"
+        crew = min(self._workers, len(self._present)) if beside else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
         self._resources: ExitStack | None = None  # what ends with the run
 
@@ -80,6 +84,7 @@ class InProcess:
         busy machine.
         """
         self._resources = ExitStack()
+        self._resources.enter_context(devices.on(self._device))
         if self._forks:
             self._resources.enter_context(ONE_THREAD)
         if self._crew:
@@ -276,6 +281,7 @@ def run(
     secure: Secure | None = None,
     gathering: Gathering | None = None,
     noise: Noise | None = None,
+    device: str | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
@@ -286,7 +292,9 @@ def run(
     on from where one was asked to be resumed. `on_reply` is called with each client and its reply, from several
     threads; a DataError that it raises refuses the reply. `gathering` says how replies reach the server. With `secure`,
     it sees nothing but sums over clients, who get keys made for the run; the result is the same but for figures of each
-    client, which stay with it. `noise` hides single records in the sums, for methods that take moments once.
+    client, which stay with it. `noise` hides single records in the sums, for methods that take moments once. `device`
+    is where networks are trained: cpu, cuda, mps, or auto, the first of cuda, mps and cpu that is there; by default
+    what FEDSOLVE_DEVICE says, else the CPU. The result's settings say which.
 
     >>> import fedsolve as fs
     >>> federation = fs.load("digits").split(fs.dirichlet(0.1), clients=5, seed=0)
@@ -316,17 +324,23 @@ def run(
     if noise is not None and (gathering is None or secure is not None):  # else its quorum is not known here
         noise.check_shared(secure.quorum if secure else 0)
     started = time.perf_counter()
-    transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
+    place = devices.chosen(device, method.name, method.on_device)
+    transport = InProcess(
+        method, federation, absent=absent, workers=workers, members=members, noise=noise, device=place or "cpu"
+    )
     settings = {
         "method": method.name,
         "set": parameters.values(method),
         "seed": seed,
         "participation": participation,
+        **({"device": place} if place else {}),
         **({"secure": True, "quorum": secure.quorum} if secure else {}),
     }
     resume = None
     if checkpoint is not None:
-        checkpoint = checkpoint.about(settings, federation.fingerprint, absent)
+        # The CPU's bits are those of any machine; a run that goes on elsewhere has others.
+        bits = {name: value for name, value in settings.items() if (name, value) != ("device", "cpu")}
+        checkpoint = checkpoint.about(bits, federation.fingerprint, absent)
         resume, transport.memory = checkpoint.resumed()
     with transport:
         outcome = drive(

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedsolve import disk, methods, parameters
+from fedsolve import devices, disk, methods, parameters
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
 from fedsolve.method import Method
 from fedsolve.progress import Progress
@@ -91,6 +91,7 @@ def _run_of(base: Settings, name: str, values: Mapping[str, object], *, alone: b
     takes = _takes(class_of(name, values))
     run = replace(base, method=name, set=values, alone=False, rounds=base.rounds if "rounds" in takes else None)
     method = method_of(run)  # refuses wrong parameters before anything runs
+    run = replace(run, device=devices.chosen(base.device, name, True) if method.on_device and base.device else None)
     return replace(run, alone=alone and method.closed_form and method.alone is not None)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve import methods, parameters
+from fedsolve import devices, methods, parameters
 from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
@@ -217,6 +217,7 @@ def execute(
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    device = devices.chosen(settings.device, settings.method, method.on_device)
     secure = _secure(settings)
     if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
         raise ParameterError(
@@ -234,6 +235,8 @@ def execute(
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
         if checkpoint is not None:
             raise ParameterError("--checkpoint and --resume are for --runtime local")
+        if device not in (None, "cpu"):
+            raise ParameterError("--device is for --runtime local; nodes compute on the CPU")
     if checkpoint is not None:
         checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
@@ -247,6 +250,7 @@ def execute(
         alone=alone,
         quorum=secure.quorum if secure else None,
         partition=ready.partition,
+        device=device,
     )
     if on_start is not None:
         on_start(asdict(resolved))
@@ -266,6 +270,7 @@ def execute(
                 checkpoint=checkpoint,
                 on_reply=keeper.keep if keeper and not secure else None,
                 noise=noise,
+                device=device,
             )
     result = replace(
         result,
@@ -307,8 +312,12 @@ def _trained_alone(
 
     local = methods.create("local", method.alone)
     last = settings.eval_every if method.closed_form else local.rounds
+    device = settings.device if local.on_device else None
     with _told_by_result():
-        return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last, secure=secure)
+        return run(
+            local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last, secure=secure,
+            device=device,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -196,6 +196,12 @@ class Settings:
         "local, the default: all clients in this process; flower: through Flower's apps, on its simulation "
         "engine. For machines of their own see `fedsolve deploy`.",
     )
+    device: str | None = _setting(
+        None,
+        TEXT,
+        "Where networks are trained: cpu, cuda, mps, or auto, the first of cuda, mps and cpu that is there. Default: "
+        "what FEDSOLVE_DEVICE says, else cpu.",
+    )
     secure: bool = _setting(
         False,
         FLAG,
