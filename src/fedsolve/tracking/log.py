@@ -60,7 +60,7 @@ class Log:
     ...     result = fs.run(fs.FedHiP(alpha=20), federation, on_round=log)
     ...     log.end(result)
     round 1 0.0
-    alpha is 20.0
+    alpha is 20
     1.0 round in memory
     finished
     """
