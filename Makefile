@@ -6,6 +6,7 @@ DEV := .venv-dev
 BARE := .venv-bare
 OLDEST := .venv-oldest
 DOCS := .venv-docs
+RELEASE := .venv-release
 
 # Tests on real data are skipped unless FEDSOLVE_DATA names a folder that has them.
 ifneq ($(wildcard ../shared/data),)
@@ -18,7 +19,7 @@ SIDE_BY_SIDE := -n $(JOBS) --dist worksteal
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 TESTERS := pytest hypothesis pytest-timeout pytest-xdist
 
-.PHONY: demo test test-long test-bare test-oldest lint types bench docs clean
+.PHONY: demo test test-long test-bare test-oldest lint types bench docs dist release clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/fedsolve run
@@ -53,6 +54,13 @@ bench: $(DEV)/ready
 docs: $(DOCS)/ready
 	$(DOCS)/bin/mkdocs build --strict
 
+# Source and wheel into dist/; the wheel is built from the source, installed in a new environment, and tried outside of here.
+dist: $(RELEASE)/ready
+	$(RELEASE)/bin/python -m tools.release
+
+# Everything that must hold before strangers get it, then the files that they get.
+release: test test-bare test-oldest docs dist
+
 define new_environment
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsolve needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(@D)
@@ -75,12 +83,16 @@ $(OLDEST)/ready: pyproject.toml constraints-oldest.txt
 	$(new_environment) -c constraints-oldest.txt -e . $(TESTERS)
 	touch $@
 
+$(RELEASE)/ready: pyproject.toml constraints.txt
+	$(new_environment) -c constraints.txt build hatchling
+	touch $@
+
 $(DOCS)/ready: pyproject.toml constraints.txt
 	$(new_environment) -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:
-	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
+	rm -rf $(DEMO) $(DEV) $(BARE) $(OLDEST) $(DOCS) $(RELEASE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
 
 # A million damaged inputs over every reader of strangers' bytes: about ten minutes on two idle cores.
 # Fewer, or of one reader: make fuzz FUZZ="--total 100000" or FUZZ="--target npz".

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedsolve.errors import PrecisionWarning as PrecisionWarning
     from fedsolve.errors import SingularError as SingularError
     from fedsolve.errors import StorageError as StorageError
+    from fedsolve.errors import TrackingWarning as TrackingWarning
     from fedsolve.ledger.store import Ledger as Ledger
     from fedsolve.method import Group as Group
     from fedsolve.method import Method as Method
@@ -123,6 +124,7 @@ _HOMES = {
         "PrecisionWarning",
         "SingularError",
         "StorageError",
+        "TrackingWarning",
     ),
     "fedsolve.ledger.store": ("Ledger",),
     "fedsolve.method": ("Group", "Method", "Personal", "Plan", "Server", "Site"),

@@ -46,6 +46,10 @@ class LevelWarning(UserWarning):
     """Rows that are predicted have levels, or empty cells, that training had not. The text names the columns."""
 
 
+class TrackingWarning(UserWarning):
+    """A tracker failed during a run, which went on without it. The text says which, and why."""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among `options`, with the near matches or, without any, all of them."""
     names = sorted(options)

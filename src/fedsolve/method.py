@@ -101,6 +101,7 @@ class Method(Protocol):
     targets: ClassVar[tuple[str, ...]] = ("classes",)  # the kinds of targets it can learn
     closed_form: ClassVar[bool] = True  # solved, not descended: fast enough to train clients alone beside it
     workers: ClassVar[Workers] = "threads"  # how clients run side by side; torch has one generator per process
+    on_device: ClassVar[bool] = False  # whether it trains networks, on the device that `accelerator` names
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Every method's docstring lists its parameters, whoever declares them."""

@@ -42,6 +42,7 @@ NEEDS = {
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],
     "privacy.md": ["cryptography"],
     "tables.md": ["polars"],
+    "tracking.md": ["mlflow", "tensorboard", "wandb"],
     "tutorial.md": ["matplotlib"],
 }
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")

@@ -68,13 +68,13 @@ def test_goes_on_bit_for_bit(method: fs.Method, participation: float, tmp_path: 
     whole = fs.run(method, federation, seed=3, participation=participation)
     with pytest.raises(Stop):
         fs.run(
-            method, federation, seed=3, participation=participation, report=stop_after(4),
+            method, federation, seed=3, participation=participation, on_round=stop_after(4),
             checkpoint=Checkpoint(tmp_path, every=3),
         )  # fmt: skip
     rounds: list[int] = []
     found = fs.run(
         method, federation, seed=3, participation=participation, workers=1,
-        report=lambda line, n: rounds.append(line.round), checkpoint=Checkpoint(tmp_path, resume=True),
+        on_round=lambda line, n: rounds.append(line.round), checkpoint=Checkpoint(tmp_path, resume=True),
     )  # fmt: skip
     assert rounds == [4, 5]
     assert without_seconds(found) == without_seconds(whole)
@@ -89,7 +89,7 @@ def test_goes_on_bit_for_bit(method: fs.Method, participation: float, tmp_path: 
 
 def stopped(folder: Path, method: fs.Method, **settings: Any) -> None:
     with pytest.raises(Stop):
-        fs.run(method, sample_federation(), report=stop_after(2), checkpoint=Checkpoint(folder, every=1), **settings)
+        fs.run(method, sample_federation(), on_round=stop_after(2), checkpoint=Checkpoint(folder, every=1), **settings)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def plain(result: fs.Result) -> list[Round]:
 
 def test_the_run_ends_when_the_method_is_done() -> None:
     lines: list[int] = []
-    result = fs.run(Patient(), sample_federation(), report=lambda line, rounds: lines.append(line.round))
+    result = fs.run(Patient(), sample_federation(), on_round=lambda line, rounds: lines.append(line.round))
     assert lines == [1, 2, 3]
     assert result.rounds == 3
     assert int(result.state["solved"]) == 3
@@ -91,7 +91,7 @@ def test_a_run_that_was_stopped_ends_where_the_whole_one_does(tmp_path: Path) ->
     federation = sample_federation()
     whole = fs.run(Patient(enough=4), federation)
     with pytest.raises(Stop):
-        fs.run(Patient(enough=4), federation, report=stop, checkpoint=Checkpoint(tmp_path, every=1))
+        fs.run(Patient(enough=4), federation, on_round=stop, checkpoint=Checkpoint(tmp_path, every=1))
     found = fs.run(Patient(enough=4), federation, checkpoint=Checkpoint(tmp_path, resume=True))
     assert plain(found) == plain(whole)
     assert found.rounds == 4

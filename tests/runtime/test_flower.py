@@ -82,10 +82,12 @@ def test_every_method_gives_the_models_it_gives_in_process(name: str) -> None:
     method = create(name, SMALL.get(name))
     federation = federation_for(method, sizes=(40, 25, 60, 30))
     wanted = fs.run(method, federation, seed=3)
-    found = simulate(job_of(method, seed=3), lambda: federation)
+    rounds: list[int] = []
+    found = simulate(job_of(method, seed=3), lambda: federation, on_round=lambda line, of: rounds.append(line.round))
     close(found, wanted, 0.0)
     assert found.settings["runtime"] == "flower:inline"
     assert [line.accuracy for line in found.history] == [line.accuracy for line in wanted.history]
+    assert rounds == [line.round for line in found.history]
     assert (found.bytes_up, found.bytes_down) == (wanted.bytes_up, wanted.bytes_down)
     assert found.data["fingerprint"] == wanted.data["fingerprint"]
 

@@ -347,7 +347,7 @@ def test_reports_and_progress_tell_of_every_round() -> None:
         method,
         federation().task,
         Post(method, federation()),
-        report=lambda line, total: reports.append((line.round, total)),
+        on_round=lambda line, total: reports.append((line.round, total)),
         progress=lambda *event: ticks.append(event),
     )
     assert reports == [(1, 2), (2, 2)]

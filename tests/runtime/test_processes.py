@@ -178,7 +178,7 @@ import fedsolve as fs
 federation = fs.load("digits").split("iid", clients=8)
 print(os.getpid(), flush=True)
 method = fs.FedAvg(model="mlp:64", rounds=100000)
-fs.run(method, federation, workers=2, report=lambda line, n: print(line.round, flush=True))
+fs.run(method, federation, workers=2, on_round=lambda line, n: print(line.round, flush=True))
 """
 
 

@@ -236,7 +236,7 @@ def test_a_stopped_run_goes_on_and_keeps_no_secret(tmp_path: Path) -> None:
 
     whole = fs.run(method, federation, secure=Secure())
     with pytest.raises(Stop):
-        fs.run(method, federation, secure=Secure(), checkpoint=Checkpoint(tmp_path, 1), report=stop)  # type: ignore[arg-type]
+        fs.run(method, federation, secure=Secure(), checkpoint=Checkpoint(tmp_path, 1), on_round=stop)  # type: ignore[arg-type]
     kept, _ = codec.read_file(tmp_path / "checkpoint.safetensors")
     assert (tmp_path / "checkpoint.safetensors").stat().st_mode & 0o077 == 0
     secret = {name.rpartition("/")[2] for name in kept if "/secure/" in name}

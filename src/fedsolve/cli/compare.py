@@ -9,13 +9,13 @@ import typer
 
 from fedsolve.cli.options import integers, setting_values, takes_settings
 from fedsolve.cli.text import run_line
-from fedsolve.cli.waiting import goes_on, waiting
+from fedsolve.cli.waiting import goes_on, waiting, warn
 from fedsolve.errors import ParameterError
 from fedsolve.study.settings import Option, Settings, assignments
 
 COMMON = (  # settings that all runs of a comparison share
     "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "test",
-    "min_samples", "skip_broken", "rounds", "participation", "devices", "metric",
+    "min_samples", "skip_broken", "rounds", "participation", "devices", "metric", "device",
 )  # fmt: skip
 
 
@@ -81,6 +81,10 @@ def compare_command(
             show_default=False,
         ),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:WHERE]", help="As for run: each run is one of the tracker's.", show_default=False),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the report is.")] = False,
     **options: Any,
 ) -> None:
@@ -93,11 +97,14 @@ def compare_command(
     fedsolve compare --methods fedhip --set alpha=1,5,20 --clients 10,50 --out sweep;
     fedsolve compare --config study.toml --out study
     """
-    from fedsolve import report
+    from fedsolve import report, tracking
     from fedsolve.metrics.words import check as check_metric
     from fedsolve.study import compare, comparison, sweep
 
     report.check()
+    trackers = [tracking.parse(text) for text in track or ()]
+    for tracker in trackers:
+        tracker.check()
     given, assigned = setting_values(options), assignments(assign or [])
     lists = {"clients": clients, "partition": partition, "features": features}
     several = {name: text for name, text in lists.items() if text is not None}
@@ -123,7 +130,10 @@ def compare_command(
             typer.echo(run_line(method, seed, reply, done, total, base.metric))
 
     with goes_on(), waiting(quiet) as (progress, _):
-        compare.compare(runs, out, report_run, progress, one_data_set=len(bases) == 1)
+        compare.compare(
+            runs, out, report_run, progress, one_data_set=len(bases) == 1,
+            log=lambda name: tracking.Log(*trackers, name=name, say=warn),
+        )  # fmt: skip
         page = report.write([out], out / "report.html", base.metric)
     for line in () if quiet else report.sentences(report.sections(report.entries([out]), base.metric or "")):
         typer.echo(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +13,14 @@ import typer
 
 from fedsolve.cli.options import check_place, setting_values, takes_settings
 from fedsolve.cli.show import show
-from fedsolve.cli.waiting import waiting
+from fedsolve.cli.waiting import waiting, warn
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.study.settings import Settings, read_config
 
 if TYPE_CHECKING:
-    from fedsolve.result import Result
+    from fedsolve.result import Result, Round
     from fedsolve.runtime.checkpoint import Checkpoint
+    from fedsolve.runtime.drive import OnRound
 
 
 PLACES = Path("runs")  # where results go unless told otherwise
@@ -60,6 +62,15 @@ def run_command(
             show_default=False,
         ),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:WHERE]",
+            help="Also keep figures of rounds and result in mlflow, tensorboard or wandb, as in tensorboard:logs. On "
+            "this machine, unless WHERE or your environment names a server. Repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but where the result is.")] = False,
     **options: Any,
 ) -> None:
@@ -67,30 +78,42 @@ def run_command(
 
     With no options: fedprior on 20 clients with very different handwritten digits, in a second, without a network.
     """
-    from fedsolve import disk
+    from fedsolve import disk, tracking
     from fedsolve.study.experiment import execute
 
     written = config is not None and config.suffix != ".json"
     values = _merged(read_config(config) if config else {}, setting_values(options), str(config), modules=written)
+    trackers = [tracking.parse(text) for text in track or ()]
     check_place(out) if out else disk.check_writable(PLACES / "run")
     kept = _checkpoint(out, checkpoint, resume)
     settings = _resumed(kept, values) if kept and resume else Settings.of(values, str(config))
     try:
-        with waiting(quiet, settings.metric, emulated=settings.devices is not None) as (progress, report):
-            result = execute(settings, progress, report, kept, ledger)
+        log = tracking.Log(*trackers, name=out.resolve().name if out else _name(asdict(settings)), say=warn)
+        with waiting(quiet, settings.metric, emulated=settings.devices is not None) as (progress, line), log:
+            result = execute(settings, progress, _both(line, log), kept, ledger, on_start=log.start)
+            saved = result.save(out or _free_place(result))
+            log.end(result, saved)
     except KeyboardInterrupt:
         if kept is None or not kept.path.is_file():
             raise
         stop = SystemExit(130)
         stop.add_note(f"{_resume_command(settings, kept)} goes on")
         raise stop from None
-    saved = result.save(out or _free_place(result))
     if quiet:
         for sentence in result.warnings:
-            typer.echo(f"warning: {sentence}", err=True)
+            warn(sentence)
         typer.echo(str(saved))
     else:
         show(result, saved)
+
+
+def _both(line: OnRound | None, log: OnRound) -> OnRound:
+    def on_round(round: Round, of: int) -> None:
+        if line:
+            line(round, of)
+        log(round, of)
+
+    return on_round
 
 
 def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str, *, modules: bool = False) -> dict[str, Any]:
@@ -141,10 +164,9 @@ def _resume_command(settings: Settings, checkpoint: Checkpoint) -> str:
 def _free_place(result: Result) -> Path:
     """The default place, or the next number behind it if another experiment lies there; the same one is replaced."""
     from fedsolve.resultfile import read_result
-    from fedsolve.study.experiment import plain_name
 
     settings = result.settings
-    first = PLACES / f"{_stem(settings['data'])}-{plain_name(settings['method'])}-{settings['seed']}"
+    first = PLACES / _name(settings)
     places = itertools.chain([first], (first.with_name(f"{first.name}-{number}") for number in itertools.count(2)))
     for place in places:
         try:
@@ -156,8 +178,11 @@ def _free_place(result: Result) -> Path:
     return place
 
 
-def _stem(data: str) -> str:
+def _name(settings: Mapping[str, Any]) -> str:
+    """What a run is called: by its data, its method and its seed."""
     from fedsolve.data.catalog import ENDINGS
     from fedsolve.study.experiment import plain_name
 
-    return Path(data).stem if Path(data).suffix.lower() in ENDINGS else plain_name(data)
+    data = settings["data"]
+    stem = Path(data).stem if Path(data).suffix.lower() in ENDINGS else plain_name(data)
+    return f"{stem}-{plain_name(settings['method'])}-{settings['seed']}"

@@ -35,7 +35,8 @@ def show(result: Result, saved: Path) -> None:
     console.print(
         f"[bold]{escape(settings['method'])}[/bold] on {escape(settings['data'])} predicts {escape(predicted)}: "
         f"{settings['clients']} clients, split {settings['partition']}, seed {settings['seed']}"
-        f"{ENGINES.get(settings['runtime'], '')}"
+        + ENGINES.get(settings["runtime"], "")
+        + (f", trained on {settings['device']}" if settings.get("device") else "")
     )
     others: list[Whose] = ["alone"] if _has(result, "alone") else []
     if _has(result, "shared") and not _one_model(settings["method"]):

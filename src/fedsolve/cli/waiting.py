@@ -15,7 +15,7 @@ from fedsolve.cli.text import duration, size
 if TYPE_CHECKING:
     from fedsolve.progress import Progress
     from fedsolve.result import Round
-    from fedsolve.runtime.drive import Report
+    from fedsolve.runtime.drive import OnRound
 
 PATIENCE = 2.0  # seconds before progress is shown
 
@@ -23,7 +23,7 @@ PATIENCE = 2.0  # seconds before progress is shown
 @contextmanager
 def waiting(
     quiet: bool, metric: str | None = None, *, emulated: bool = False
-) -> Iterator[tuple[Progress | None, Report | None]]:
+) -> Iterator[tuple[Progress | None, OnRound | None]]:
     """A bar on a terminal, a line now and then in a log; neither before there is something to wait for.
 
     And a line for each round, of methods that take several, with a `metric`: accuracy or rmse, if none is named. Where
@@ -72,6 +72,11 @@ def waiting(
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def warn(sentence: str) -> None:
+    """Say what not to trust, apart from what is printed for others to read."""
+    typer.echo(f"warning: {sentence}", err=True)
 
 
 @contextmanager

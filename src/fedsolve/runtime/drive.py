@@ -35,7 +35,7 @@ from fedsolve.runtime.pace import Pace
 from fedsolve.runtime.stopwatch import Watch
 from fedsolve.runtime.turnout import Participation, Turnout
 
-Report: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
+OnRound: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ def drive(
     tolerate: bool = False,
     min_clients: int = 1,
     progress: Progress | None = None,
-    report: Report | None = None,
+    on_round: OnRound | None = None,
     evaluate_every: int = 1,
     resume: Snapshot | None = None,
     keep: Callable[[Snapshot], None] | None = None,
@@ -130,7 +130,7 @@ def drive(
     `participation` is the share of clients asked in a round, or "0.6-1" where it is drawn anew for each. With
     `tolerate`, a client that fails or answers nonsense is left out and listed as missing; without, the run stops and
     names it. A round that fewer than `min_clients` answered does not count: the run stops. Clients are evaluated after
-    each round whose number `evaluate_every` divides, and after the last. `report` is told of each round that is over,
+    each round whose number `evaluate_every` divides, and after the last. `on_round` is told of each round that is over,
     `keep` is given all it takes to go on behind each but the last, and `resume` is what `keep` was given once.
     `gathering` says how replies reach the server; by default it sees each of them. With `noise`, their sum is repaired,
     and the server adds the noise if sites do not. Without `evaluate`, clients are asked for updates alone. `watch`
@@ -198,8 +198,8 @@ def drive(
                 metrics=_over_clients(tallies),
             )
         )
-        if report:
-            report(history[-1], method.rounds)
+        if on_round:
+            on_round(history[-1], method.rounds)
         if last:
             break
         if keep:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fedsolve import parameters
+from fedsolve import accelerator, parameters
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.codec import Bytes, encode, read
 from fedsolve.data.federation import Federation
@@ -33,7 +33,7 @@ from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
 from fedsolve.runtime.devices import Devices
-from fedsolve.runtime.drive import Report, drive
+from fedsolve.runtime.drive import OnRound, drive
 from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
 from fedsolve.runtime.stopwatch import Stopwatch, Work
@@ -60,9 +60,11 @@ class InProcess:
         workers: int = 0,
         members: Mapping[str, Member] | None = None,
         noise: Noise | None = None,
+        device: str = "cpu",
     ):
         self._method, self._federation, self._noise = method, federation, noise
         self._members = members or {}  # of secure sums, by name
+        self._device = device  # of networks, while a run goes on
         self._present = [name for name in sorted(federation.clients) if name not in absent]
         self._workers = workers or cores()
         self.memory: dict[str, Memory] = {}  # of each client that was asked
@@ -72,7 +74,9 @@ class InProcess:
         self._assessed: deque[tuple[Arrays, Samples, Mapping[str, Array]]] = deque(maxlen=8)
         self._assessing = threading.Lock()
         self._forks = method.workers == "processes"
-        crew = min(self._workers, len(self._present)) if self._forks and processes.can_fork() else 1
+        # A forked process cannot use a device that its parent uses, and several would not make it faster.
+        beside = self._forks and processes.can_fork() and device == "cpu"
+        crew = min(self._workers, len(self._present)) if beside else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
         self._resources: ExitStack | None = None  # what ends with the run
         self._turns = self._forks or len(self._present) < FEW_CLIENTS  # one client at a time in a process
@@ -85,6 +89,7 @@ class InProcess:
         busy machine.
         """
         self._resources = ExitStack()
+        self._resources.enter_context(accelerator.on(self._device))
         if self._forks:
             self._resources.enter_context(ONE_THREAD)
         if self._crew:
@@ -283,7 +288,7 @@ def run(
     absent: Collection[str] = (),
     workers: int = 0,
     progress: Progress | None = None,
-    report: Report | None = None,
+    on_round: OnRound | None = None,
     evaluate_every: int = 1,
     checkpoint: Checkpoint | None = None,
     on_reply: Witness | None = None,
@@ -291,17 +296,20 @@ def run(
     gathering: Gathering | None = None,
     noise: Noise | None = None,
     devices: Devices | str | None = None,
+    device: str | None = None,
 ) -> Result:
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `report` is
-    told of each round; clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the
-    run goes, and gone on from where one was asked to be resumed. `on_reply` is called with each client and
-    its reply, from several threads; a DataError that it raises refuses the reply. `gathering` says how replies
-    reach the server. With `secure`, it sees nothing but sums over clients, who get keys made for the run; the result is
-    the same but for figures of each client, which stay with it. `noise` hides single records in the sums, for methods
-    that take moments once.
+    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `on_round`
+    is called with each `Round` that is over, and with how many there are at most: a function, or a `tracking.Log`.
+    Clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the run goes, and gone
+    on from where one was asked to be resumed. `on_reply` is called with each client and its reply, from several
+    threads; a DataError that it raises refuses the reply. `gathering` says how replies reach the server. With `secure`,
+    it sees nothing but sums over clients, who get keys made for the run; the result is the same but for figures of each
+    client, which stay with it. `noise` hides single records in the sums, for methods that take moments once. `device`
+    is where networks are trained: cpu, cuda, mps, or auto, the first of cuda, mps and cpu that is there; by default
+    what FEDSOLVE_DEVICE says, else the CPU. The result's settings say which.
 
     With `devices`, as in fs.Devices((4, 16)) or "slow:4,16", seconds of clients and rounds are those of machines that
     are not equally fast, which are emulated: they take no longer here, and models are the same.
@@ -338,18 +346,24 @@ def run(
         noise.check_shared(secure.quorum if secure else 0)
     kinds = None if devices is None else Devices.of(devices)
     started = time.perf_counter()
-    transport = InProcess(method, federation, absent=absent, workers=workers, members=members, noise=noise)
+    place = accelerator.chosen(device, method.name, method.on_device)
+    transport = InProcess(
+        method, federation, absent=absent, workers=workers, members=members, noise=noise, device=place or "cpu"
+    )
     settings = {
         "method": method.name,
         "set": parameters.values(method),
         "seed": seed,
         "participation": participation,
+        **({"device": place} if place else {}),
         **({"secure": True, "quorum": secure.quorum} if secure else {}),
         **({} if kinds is None else {"devices": str(kinds)}),
     }
     resume = None
     if checkpoint is not None:
-        checkpoint = checkpoint.about(settings, federation.fingerprint, absent)
+        # The CPU's bits are those of any machine; a run that goes on elsewhere has others.
+        bits = {name: value for name, value in settings.items() if (name, value) != ("device", "cpu")}
+        checkpoint = checkpoint.about(bits, federation.fingerprint, absent)
         resume, transport.memory = checkpoint.resumed()
     with transport:
         outcome = drive(
@@ -359,7 +373,7 @@ def run(
             seed=seed,
             participation=participation,
             progress=progress,
-            report=report,
+            on_round=on_round,
             evaluate_every=evaluate_every,
             resume=resume,
             keep=(lambda snapshot: checkpoint.keep(snapshot, transport.memory)) if checkpoint else None,

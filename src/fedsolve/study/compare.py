@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedsolve import disk, methods, parameters
+from fedsolve import accelerator, disk, methods, parameters
 from fedsolve.errors import DataError, FedsolveError, ParameterError, unknown
 from fedsolve.method import Method
 from fedsolve.progress import Progress
@@ -17,6 +17,7 @@ from fedsolve.result import Result
 from fedsolve.resultfile import read_result
 from fedsolve.study.experiment import Prepared, Settings, class_of, execute, method_of, plain_name, prepare
 from fedsolve.study.settings import AUTO
+from fedsolve.tracking import Log
 
 FAILURE = "failure.json"  # what a comparison leaves where a method failed
 AVERAGES = ("fedavg", "fedavg-ft")  # what methods that train a network are held against, beside training alone
@@ -106,6 +107,7 @@ def _run_of(base: Settings, name: str, values: Mapping[str, object], *, alone: b
     takes = _takes(class_of(name, values))
     run = replace(base, method=name, set=values, alone=False, rounds=base.rounds if "rounds" in takes else None)
     method = method_of(run)  # refuses wrong parameters before anything runs
+    run = replace(run, device=accelerator.chosen(base.device, name, True) if method.on_device and base.device else None)
     return replace(run, alone=alone and method.closed_form and method.alone is not None)
 
 
@@ -256,12 +258,13 @@ def compare(
     place_of: Callable[[Settings], str] = place_of,
     *,
     one_data_set: bool = True,
+    log: Callable[[str], Log] = lambda name: Log(name=name),
 ) -> None:
     """Run what is not yet in `out`, one folder per run. A method that fails leaves the reason, and the others go on.
 
     Neighbours with the same data and split share them. Data that cannot be had end a comparison on `one_data_set`; else
     they are one more way to fail. What is to be held against training alone takes the figures from the run of `local`
-    before it that is its own, where there is one.
+    before it that is its own, where there is one. `log` gives what is told of the run that is called so.
     """
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file; name a folder")
@@ -277,7 +280,7 @@ def compare(
                     ready = (data_of(settings), prepare(settings, progress))
                 baseline = baseline_of(settings, runs[:number]) if settings.alone else None
                 beside = None if baseline is None else out / names[list(runs).index(baseline)][1]
-                reply = _run(settings, ready[1], out / folder, progress, beside)
+                reply = _run(settings, ready[1], out / folder, progress, beside, log(folder))
             except FedsolveError as error:
                 if one_data_set:
                     raise
@@ -311,7 +314,7 @@ def finished(place: Path, settings: Settings) -> Mapping[str, Any] | None:
 
 
 def _run(
-    settings: Settings, prepared: Prepared, place: Path, progress: Progress | None, beside: Path | None
+    settings: Settings, prepared: Prepared, place: Path, progress: Progress | None, beside: Path | None, log: Log
 ) -> Mapping[str, Any] | str:
     """One run; with its clients alone from the folder `beside` it, and without where those failed."""
 
@@ -326,8 +329,9 @@ def _run(
         if beside is not None:
             baseline = Result.load(beside) if (beside / "result.json").is_file() else None
             settings = replace(settings, alone=baseline is not None)
-        result = execute(settings, name_run, prepared=prepared, baseline=baseline)
-        result.save(place)
+        with log:
+            result = execute(settings, name_run, log, prepared=prepared, baseline=baseline, on_start=log.start)
+            log.end(result, result.save(place))
         return result.json()
     except FedsolveError as error:
         return _failed(settings, place, str(error))

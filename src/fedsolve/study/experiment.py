@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve import methods, parameters
+from fedsolve import accelerator, methods, parameters
 from fedsolve.data import catalog
 from fedsolve.data.federation import Federation
 from fedsolve.data.table import Table
@@ -35,10 +34,11 @@ from fedsolve.rng import check_seed
 from fedsolve.runtime import offline
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.devices import Devices
-from fedsolve.runtime.drive import Report
+from fedsolve.runtime.drive import OnRound
 from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Keeper
 from fedsolve.runtime.inprocess import run
+from fedsolve.study.command import command as command
 from fedsolve.study.settings import AUTO, option_name
 from fedsolve.study.settings import Settings as Settings
 
@@ -200,22 +200,25 @@ def _labels(federation: Federation) -> dict[str, dict[str, list[Any]]]:
 def execute(
     settings: Settings,
     progress: Progress | None = None,
-    report: Report | None = None,
+    on_round: OnRound | None = None,
     checkpoint: Checkpoint | None = None,
     ledger: Path | None = None,
     *,
     prepared: Prepared | None = None,
     baseline: Result | None = None,
+    on_start: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Result:
     """Run an experiment. Everything that can be refused is refused before anything is computed.
 
     With a `ledger`, every client's reply becomes a contribution in it, or, of a secure sum, the sum one of all clients;
     the file is made where there is none. Clients are trained alone, where that is asked for, unless a `baseline` is
-    given that did so on the same data.
+    given that did so on the same data. `on_start` is told the settings as the result will have them, before the first
+    round; `on_round` is told of each round.
     """
     if settings.runtime not in RUNTIMES:
         raise unknown("runtime", settings.runtime, RUNTIMES)
     method = method_of(settings)
+    device = accelerator.chosen(settings.device, settings.method, method.on_device)
     secure = _secure(settings)
     devices = None if settings.devices is None else Devices.of(settings.devices)
     if ":" in settings.method and (settings.runtime != "local" or ledger is not None):
@@ -236,15 +239,29 @@ def execute(
             raise ParameterError("--checkpoint and --resume are for --runtime local")
         if devices is not None:
             raise ParameterError("--devices are emulated by --runtime local; take one of both away")
+        if device not in (None, "cpu"):
+            raise ParameterError("--device is for --runtime local; nodes compute on the CPU")
     if checkpoint is not None:
         checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
     federation = ready.federation
     alone = settings.alone if settings.alone is not None else method.closed_form
+    resolved = replace(
+        settings,
+        set=parameters.values(method),
+        clients=len(federation.clients),
+        rounds=method.rounds,
+        alone=alone,
+        quorum=secure.quorum if secure else None,
+        partition=ready.partition,
+        device=device,
+    )
+    if on_start is not None:
+        on_start(asdict(resolved))
     with _kept(ledger, method, federation.task, settings.seed) as keeper, _told_by_result():
         if settings.runtime != "local":
-            result = _simulated(settings, method, progress, keeper, secure, noise)
-            settings = replace(settings, runtime=result.settings["runtime"])  # which engine it was
+            result = _simulated(settings, method, progress, on_round, keeper, secure, noise)
+            resolved = replace(resolved, runtime=result.settings["runtime"])  # which engine it was
         else:
             result = run(
                 method,
@@ -253,23 +270,14 @@ def execute(
                 seed=settings.seed,
                 participation=settings.participation,
                 progress=progress,
-                report=report,
+                on_round=on_round,
                 evaluate_every=settings.eval_every,
                 checkpoint=checkpoint,
                 on_reply=keeper.keep if keeper and not secure else None,
                 noise=noise,
                 devices=devices,
+                device=device,
             )
-    chosen = parameters.values(method)
-    resolved = replace(
-        settings,
-        set=chosen,
-        clients=len(federation.clients),
-        rounds=method.rounds,
-        alone=alone,
-        quorum=secure.quorum if secure else None,
-        partition=ready.partition,
-    )
     result = replace(
         result,
         settings=asdict(resolved),
@@ -310,8 +318,12 @@ def _trained_alone(
 
     local = methods.create("local", method.alone)
     last = settings.eval_every if method.closed_form else local.rounds
+    device = settings.device if local.on_device else None
     with _told_by_result():
-        return run(local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last, secure=secure)
+        return run(
+            local, federation, seed=settings.seed, progress=name_phase, evaluate_every=last, secure=secure,
+            device=device,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -355,6 +367,7 @@ def _simulated(
     settings: Settings,
     method: Method,
     progress: Progress | None,
+    on_round: OnRound | None,
     keeper: Keeper | None,
     secure: Secure | None,
     noise: Noise | None,
@@ -375,31 +388,5 @@ def _simulated(
     )  # fmt: skip
     return flower.simulate(
         job, load, participation=settings.participation, evaluate_every=settings.eval_every, progress=progress,
-        keeper=keeper, engine=settings.runtime.partition(":")[2],
+        on_round=on_round, keeper=keeper, engine=settings.runtime.partition(":")[2],
     )  # fmt: skip
-
-
-def command(settings: Mapping[str, Any]) -> str:
-    """The command that runs an experiment again, from its settings as result.json holds them."""
-    if "data" not in settings:
-        return "(from Python: its data have no name)"
-    name = str(settings["method"])
-    defaults, words = asdict(Settings()), ["fedsolve", "run", "--method", name]
-    # A method of a user's own is not loaded because a file names it: all its parameters are written out.
-    method = methods.create(name) if name in methods.CATALOGUE else None
-    usual = {} if method is None else parameters.values(method)
-    for parameter, value in settings.get("set", {}).items():
-        if parameter != "rounds" and (parameter not in usual or value != usual[parameter]):  # rounds has an option
-            words += ["--set", f"{parameter}={_text(value)}"]
-    for name, value in settings.items():
-        if name in ("method", "set") or name not in defaults or value is None or value == defaults[name]:
-            continue
-        if isinstance(value, bool):
-            words.append(option_name(name if value else f"no_{name}"))
-        elif name != "rounds" or method is None or value != method.rounds:
-            words += [option_name(name), _text(value)]
-    return shlex.join(words)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -206,6 +206,12 @@ class Settings:
         "this process or, where clients have much to do, on Ray; flower:inline and flower:ray say which. For machines "
         "of their own see `fedsolve deploy`.",
     )
+    device: str | None = _setting(
+        None,
+        TEXT,
+        "Where networks are trained: cpu, cuda, mps, or auto, the first of cuda, mps and cpu that is there. Default: "
+        "what FEDSOLVE_DEVICE says, else cpu.",
+    )
     secure: bool = _setting(
         False,
         FLAG,

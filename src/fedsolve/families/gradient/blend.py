@@ -20,6 +20,7 @@ from fedsolve.families.gradient.networks import (
     trained_on,
 )
 from fedsolve.families.gradient.settings import Training
+from fedsolve.families.gradient.tensors import array_of, here
 from fedsolve.families.gradient.training import batches
 
 # isort: split
@@ -66,7 +67,7 @@ def learn_blend(
         with torch.no_grad():
             place()
         for _ in range(passes if eta else 0):
-            total = torch.zeros(())
+            total = torch.zeros((), device=here())
             for inputs, labels, _ in batches(samples, settings.batch, rng):
                 value = misfit(module(inputs), labels)
                 gradients = torch.autograd.grad(value, blended)
@@ -79,7 +80,7 @@ def learn_blend(
             losses.append(float(total) / len(samples))
             if len(losses) >= 10 and np.std(losses[-10:]) < settled:
                 break
-        learnt = {name: np.array(weight.numpy(), order="C") for name, weight in zip(names, share, strict=True)}
+        learnt = {name: np.array(array_of(weight), order="C") for name, weight in zip(names, share, strict=True)}
         model = as_arrays(module)
     if not all(finite(array) for array in (*learnt.values(), *model.values())):
         raise DataError(f"learning the blend diverged; lower eta={eta}, or scale the inputs")

@@ -4,7 +4,7 @@ Libraries fill their vectors with channels, so few of them leave much of a vecto
 tiles, two lines high, and one banded matrix maps all that a tile depends on to all that it gives: more arithmetic in
 less time. A tile's lines, and its even and odd columns, come out apart, so pooling compares whole blocks. Some pictures
 go at once, so that their outputs stay in the core's own cache; for the gradient they are made again, which is faster
-than to keep them.
+than to keep them. All of this is for the CPU: other devices have torch's layers.
 
 Values and gradients are those of torch's layers, up to rounding, and up to which of several equal outputs has the
 gradient.
@@ -35,7 +35,7 @@ class PooledConvolution(nn.Sequential):  # type: ignore[misc]  # to mypy, torch 
         weight, bias = self[0].weight, self[0].bias
         rows, columns = ((side - weight.shape[3] + 1) // 2 for side in pictures.shape[2:])
         tile = next((width for width in TILES if columns % width == 0), 0)
-        if not tile or len(bias) > FEW or pictures.shape[1] > 1 or pictures.requires_grad:
+        if not tile or len(bias) > FEW or pictures.shape[1] > 1 or pictures.requires_grad or not pictures.is_cpu:
             plain: Tensor = super().forward(pictures)
             return plain
         pooled: Tensor = _Banded.apply(pictures[:, 0], weight[:, 0], bias, tile)

@@ -10,6 +10,7 @@ from fedsolve.arrays import Array, Arrays
 from fedsolve.families.gradient.networks import Tensors, laid_out, unlaid
 from fedsolve.families.gradient.optimisers import Step, sgd
 from fedsolve.families.gradient.settings import Training
+from fedsolve.families.gradient.tensors import array_of, tensor_of
 from fedsolve.families.gradient.training import train
 from fedsolve.method import Site
 
@@ -49,8 +50,8 @@ def learn_mixture(
     """
     core = laid_out({name: array[own] for name, array in cores.items()}, settings.model, site.task)
     shapes = {name: array.shape for name, array in unlaid(core, settings.model, site.task).items()}
-    rows = torch.from_numpy(np.concatenate([cores[name].reshape(len(shares), -1) for name in shapes], axis=1))
-    share, towards = (torch.from_numpy(np.array(array, np.float32)) for array in (shares, first))
+    rows = tensor_of(np.concatenate([cores[name].reshape(len(shares), -1) for name in shapes], axis=1))
+    share, towards = (tensor_of(np.array(array, np.float32)) for array in (shares, first))
 
     def optimiser(parameters: Tensors) -> Step:
         sizes = [tensor.numel() for tensor in parameters]
@@ -69,9 +70,9 @@ def learn_mixture(
         return step
 
     begin = (share @ rows).split([int(np.prod(shape)) for shape in shapes.values()])
-    mixed = {name: part.view(shape).numpy() for (name, shape), part in zip(shapes.items(), begin, strict=True)}
+    mixed = {name: array_of(part.view(shape)) for (name, shape), part in zip(shapes.items(), begin, strict=True)}
     model, loss = train(settings, {**buffers, **mixed}, site, optimiser=optimiser)
-    return Learnt(model, unlaid(core, settings.model, site.task), share.numpy(), loss)
+    return Learnt(model, unlaid(core, settings.model, site.task), array_of(share), loss)
 
 
 def _row(tensors: Tensors) -> Tensor:

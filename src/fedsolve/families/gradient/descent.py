@@ -13,6 +13,7 @@ from fedsolve.errors import DataError
 from fedsolve.families.gradient import hooks, networks
 from fedsolve.families.gradient.networks import one_thread
 from fedsolve.families.gradient.optimisers import Adam, sgd
+from fedsolve.families.gradient.tensors import array_of, tensor_of
 from fedsolve.families.gradient.training import batches
 
 # isort: split
@@ -42,7 +43,7 @@ def descend(
     them. An empty memory is that of a start.
     """
     with one_thread():
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in start.items()}
+        tensors = {name: tensor_of(np.array(array)) for name, array in start.items()}
         free = {name: tensors[name].requires_grad_() for name in sorted(tensors) if name not in buffers}
         adam = _remembering(free, lr, betas, decay, memory)
         for _ in range(steps):
@@ -63,9 +64,9 @@ def along(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """One step of Adam against a gradient that is given, and Adam's memory after it."""
     with one_thread():
-        tensors = {name: torch.from_numpy(np.array(start[name])) for name in sorted(start)}
+        tensors = {name: tensor_of(np.array(start[name])) for name in sorted(start)}
         adam = _remembering(tensors, lr, betas, decay, memory)
-        adam([torch.from_numpy(np.array(gradient[name])) for name in tensors])
+        adam([tensor_of(np.array(gradient[name])) for name in tensors])
         return _kept(tensors, tensors, adam, lr)
 
 
@@ -84,7 +85,7 @@ def taught(
     """A network's head after plain SGD on its cross-entropy on points, in batches whose order is drawn."""
     apply, trained = networks.head_function(model, task), networks.parameter_names(model, task)
     with one_thread():
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in head.items()}
+        tensors = {name: tensor_of(np.array(array)) for name, array in head.items()}
         free = [tensors[name].requires_grad_() for name in sorted(tensors) if name in trained]
         step = sgd(lr, momentum=0.0)(free)
         for _ in range(passes):
@@ -92,7 +93,7 @@ def taught(
                 found = torch.autograd.grad(cross_entropy(apply(tensors, inputs), wanted), free)
                 with torch.no_grad():
                     step(list(found))
-        reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+        reached = {name: array_of(tensor) for name, tensor in tensors.items()}
     _check(reached.values(), lr)
     return reached
 
@@ -120,8 +121,8 @@ def in_turn(
     """
     limit = hooks.clipped(clip)
     with one_thread():
-        tensors = {name: torch.from_numpy(np.array(array)).requires_grad_() for name, array in start.items()}
-        kept = {n: torch.from_numpy(np.array(memory[n] if n in memory else np.zeros_like(start[n]))) for n in start}
+        tensors = {name: tensor_of(np.array(array)).requires_grad_() for name, array in start.items()}
+        kept = {n: tensor_of(np.array(memory[n] if n in memory else np.zeros_like(start[n]))) for n in start}
         for objective in objectives:
             found = torch.autograd.grad(objective(tensors), list(tensors.values()), allow_unused=True)
             slopes = {name: slope for name, slope in zip(tensors, found, strict=True) if slope is not None}
@@ -133,8 +134,8 @@ def in_turn(
                 torch._foreach_add_(speeds, list(slopes.values()))
                 torch._foreach_add_(speeds, moved, alpha=decay)
                 torch._foreach_add_(moved, speeds, alpha=-lr)
-        reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
-        velocities = {name: tensor.numpy() for name, tensor in kept.items()}
+        reached = {name: array_of(tensor) for name, tensor in tensors.items()}
+        velocities = {name: array_of(tensor) for name, tensor in kept.items()}
     _check((*reached.values(), *velocities.values()), lr)
     return reached, velocities
 
@@ -145,17 +146,17 @@ def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: fl
     if memory:
         adam.count = int(memory["count"])
         adam.first, adam.second = (
-            [torch.from_numpy(np.array(memory[f"{part}/{name}"])) for name in free] for part in ("first", "second")
+            [tensor_of(np.array(memory[f"{part}/{name}"])) for name in free] for part in ("first", "second")
         )
     return adam
 
 
 def _kept(tensors: Tensors, free: Tensors, adam: Adam, lr: float) -> tuple[dict[str, Array], dict[str, Array]]:
     """All tensors and Adam's memory as arrays."""
-    reached = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    reached = {name: array_of(tensor) for name, tensor in tensors.items()}
     kept = {"count": np.array(adam.count)}
     for part, held in (("first", adam.first), ("second", adam.second)):
-        kept |= under(part, {name: tensor.numpy() for name, tensor in zip(free, held, strict=True)})
+        kept |= under(part, {name: array_of(tensor) for name, tensor in zip(free, held, strict=True)})
     _check((*reached.values(), *kept.values()), lr)
     return reached, kept
 

@@ -11,6 +11,7 @@ from fedsolve.arrays import Array, Arrays, under
 from fedsolve.data.task import Task
 from fedsolve.families.gradient import losses, networks
 from fedsolve.families.gradient.descent import Tensors, dense, descend
+from fedsolve.families.gradient.tensors import tensor_of
 from fedsolve.families.gradient.training import Batch, Loss
 
 # isort: split
@@ -66,13 +67,13 @@ def learn(
     client's share of the samples of class y, over labels drawn evenly from those that anybody has.
     """
     present = np.flatnonzero(counts.sum(0))
-    shares = torch.from_numpy((counts / np.maximum(counts.sum(0), 1)).astype(np.float32))
+    shares = tensor_of((counts / np.maximum(counts.sum(0), 1)).astype(np.float32))
     teachers = [networks.as_function(model, head, task) for head in heads]
     noise = generator["below/weight"].shape[1] - task.classes
 
     def objective(tensors: Tensors) -> Tensor:
-        labels = torch.from_numpy(rng.choice(present, lesson.drawn))
-        drawn = torch.from_numpy(rng.random((lesson.drawn, noise), dtype=np.float32))
+        labels = tensor_of(rng.choice(present, lesson.drawn))
+        drawn = tensor_of(rng.random((lesson.drawn, noise), dtype=np.float32))
         made = generate(tensors, labels, drawn, training=True)
         taught = sum(
             losses.weighted_entropy(teacher(made), labels, share[labels])
@@ -92,16 +93,14 @@ def taught(
 
     y' are `drawn` of the given labels, y those of the batch.
     """
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in generator.items()}
+    tensors = {name: tensor_of(np.array(array)) for name, array in generator.items()}
     noise = tensors["below/weight"].shape[1] - classes
 
     def made(wanted: Tensor) -> Tensor:
-        return generate(
-            tensors, wanted, torch.from_numpy(rng.random((len(wanted), noise), dtype=np.float32)), training=False
-        )
+        return generate(tensors, wanted, tensor_of(rng.random((len(wanted), noise), dtype=np.float32)), training=False)
 
     def loss(batch: Batch) -> Tensor:
-        wanted = torch.from_numpy(rng.choice(labels, drawn))
+        wanted = tensor_of(rng.choice(labels, drawn))
         learnt = cross_entropy(batch.head(made(wanted)), wanted)
         kept = losses.distilled(batch.scores, batch.head(made(batch.labels)))
         return batch.misfit + alpha * learnt + beta * kept

@@ -13,6 +13,7 @@ import numpy as np
 from fedsolve.arrays import Array, Arrays, under
 from fedsolve.families.gradient.descent import Objective, Tensors, dense, in_turn
 from fedsolve.families.gradient.networks import one_thread
+from fedsolve.families.gradient.tensors import array_of, tensor_of
 
 # isort: split
 # Behind descent, which says how to install torch where it is missing.
@@ -44,13 +45,13 @@ def through(layers: Tensors, vector: Tensor) -> Tensor:
 def made(layers: Arrays, vector: Array) -> Array:
     """As `through`, of arrays."""
     with one_thread(), torch.inference_mode():
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layers.items()}
-        return np.array(through(tensors, torch.from_numpy(np.array(vector))).numpy())
+        tensors = {name: tensor_of(np.array(array)) for name, array in layers.items()}
+        return np.array(array_of(through(tensors, tensor_of(np.array(vector)))))
 
 
 def half_square(vector: str, wanted: Array) -> Objective:
     """|h(v) - wanted|^2 / 2, with h the layers below "hyper/" and v the tensor called `vector`."""
-    goal = torch.from_numpy(np.array(wanted))
+    goal = tensor_of(np.array(wanted))
 
     def objective(tensors: Tensors) -> Tensor:
         layers = below("hyper", tensors)
@@ -106,8 +107,8 @@ def shared_out(stacked: Tensors, begin: Tensor) -> Tensor:
 def shares(stacked: Arrays, begin: Array) -> Array:
     """As `shared_out`, of arrays."""
     with one_thread(), torch.inference_mode():
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in stacked.items()}
-        return np.array(shared_out(tensors, torch.from_numpy(begin.astype(np.float32))).numpy())
+        tensors = {name: tensor_of(np.array(array)) for name, array in stacked.items()}
+        return np.array(array_of(shared_out(tensors, tensor_of(begin.astype(np.float32)))))
 
 
 def against(stacked: Arrays, begin: Array, slopes: Array, lr: float) -> dict[str, Array]:
@@ -115,5 +116,5 @@ def against(stacked: Arrays, begin: Array, slopes: Array, lr: float) -> dict[str
 
     Networks whose slopes are zero stay.
     """
-    start, fixed = (torch.from_numpy(array.astype(np.float32)) for array in (begin, slopes))
+    start, fixed = (tensor_of(array.astype(np.float32)) for array in (begin, slopes))
     return in_turn(stacked, [lambda t: (shared_out(t, start) * fixed).sum()], lr=lr, momentum=0.0, memory={})[0]

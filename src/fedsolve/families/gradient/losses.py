@@ -7,6 +7,7 @@ import numpy as np
 from fedsolve.arrays import Array
 from fedsolve.families.gradient.networks import misfit
 from fedsolve.families.gradient.prototypes import SHORTEST
+from fedsolve.families.gradient.tensors import tensor_of
 from fedsolve.families.gradient.training import Batch, Loss
 
 # isort: split
@@ -54,7 +55,7 @@ def near_mean(centre: Array, share: float) -> Loss:
 
     m <- (1 - share) m + share (the batch's mean), from zero on; what it remembers is fixed.
     """
-    aim = torch.from_numpy(np.array(centre))
+    aim = tensor_of(np.array(centre))
     before = torch.zeros_like(aim)
 
     def term(batch: Batch) -> Tensor:
@@ -73,7 +74,7 @@ def contrast(here: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
 
 def not_true(scores: Tensor, fixed: Tensor, labels: Tensor, tau: float) -> Tensor:
     """FedNTD (3): tau^2 KL(softmax(fixed/tau), softmax(scores/tau)), both over all classes but the true one."""
-    true = labels[:, None] == torch.arange(scores.shape[1])
+    true = labels[:, None] == torch.arange(scores.shape[1], device=scores.device)
     lowest = torch.finfo(scores.dtype).min  # not minus infinity, of which KL makes NaN
     ours = log_softmax((scores / tau).masked_fill(true, lowest), dim=1)
     theirs = softmax((fixed / tau).masked_fill(true, lowest), dim=1)
@@ -103,14 +104,15 @@ def by_prototypes(sets: Array, known: Array, tau: float) -> Loss:
     u are features, rectified and at unit length. Classes that are not `known` are in no softmax, and their samples have
     no loss, but count in the mean.
     """
-    fixed, there = torch.from_numpy(np.array(sets)), torch.from_numpy(np.array(known))
+    fixed, there = tensor_of(np.array(sets)), tensor_of(np.array(known))
     flat = fixed.flatten(0, 1).t() / tau
 
     def loss(batch: Batch) -> Tensor:
         u = normalize(relu(batch.features), dim=1, eps=SHORTEST)
         scores = (u @ flat).unflatten(1, fixed.shape[:2])  # samples, sets, classes
         shares = log_softmax(scores.masked_fill(~there, torch.finfo(scores.dtype).min), dim=2)
-        costs = -shares[torch.arange(len(u)), :, batch.labels].mul(there[batch.labels][:, None]).mean(0)
+        rows = torch.arange(len(u), device=u.device)
+        costs = -shares[rows, :, batch.labels].mul(there[batch.labels][:, None]).mean(0)
         return costs[0] + costs[1:].mean()
 
     return loss

@@ -31,7 +31,8 @@ try:
 except ModuleNotFoundError as missing:
     raise ParameterError("gradient methods need torch: pip install 'fedsolve[torch]'") from missing
 
-from fedsolve.families.gradient import prototypes, zoo
+from fedsolve.families.gradient import prototypes, tensors, zoo
+from fedsolve.families.gradient.tensors import array_of, here, tensor_of
 
 PREDICT_ROWS = 512  # samples scored at once
 Tensors = list[Tensor]
@@ -42,7 +43,7 @@ Tensors = list[Tensor]
 
 def initial(model: str, task: Task, rng: np.random.Generator) -> dict[str, Array]:
     """A network's first weights, drawn from the generator."""
-    with seeded(rng):
+    with seeded(rng), torch.device("cpu"):  # the same weights, whatever the device
         return as_arrays(zoo.build(model, sample_shape(task.shape), task.outputs))
 
 
@@ -85,7 +86,8 @@ def feature_size(model: str, task: Task) -> int:
 @lru_cache(maxsize=8)
 def _feature_size(model: str, shape: tuple[int, ...], classes: int) -> int:
     with torch.inference_mode():
-        seen, _ = zoo.apart(copy.deepcopy(_pristine(model, shape, classes)).eval())(torch.zeros(2, *shape))
+        both = zoo.apart(copy.deepcopy(_pristine(model, shape, classes)).eval())
+        seen, _ = both(torch.zeros(2, *shape, device=here()))
     return int(seen.shape[1])
 
 
@@ -116,12 +118,17 @@ def _shapes(model: str, shape: tuple[int, ...], classes: int, most: int) -> dict
     return {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
 
 
-@lru_cache(maxsize=8)
 def _pristine(model: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A network that nobody trains: copies of it do. Its own weights are never looked at."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return zoo.build(model, shape, classes).to(memory_format=torch.channels_last)
+    """A network on the device that nobody trains: copies of it do. Its own weights are never looked at."""
+    return _placed(model, shape, classes, here())
+
+
+@lru_cache(maxsize=8)
+def _placed(model: str, shape: tuple[int, ...], classes: int, device: torch.device) -> nn.Module:
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(0)
+        module = zoo.build(model, shape, classes)
+    return module.to(device, memory_format=torch.channels_last)
 
 
 def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -137,7 +144,7 @@ def rebuild(model: str, arrays: Arrays, shape: tuple[int, ...], classes: int) ->
     module = _twin(pristine) if zoo.named(model) else copy.deepcopy(pristine)
     with torch.no_grad():
         for name, tensor in _tensors(module).items():
-            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+            tensor.copy_(tensor_of(np.array(arrays[name])))
     return module
 
 
@@ -151,16 +158,16 @@ def laid_out(arrays: Arrays, model: str, task: Task) -> Tensors:
     return [like(tensor, arrays[name]) for name, tensor in parameters.items()]
 
 
-def unlaid(tensors: Tensors, model: str, task: Task) -> dict[str, Array]:
+def unlaid(laid: Tensors, model: str, task: Task) -> dict[str, Array]:
     """The inverse of `laid_out`: tensors in the order of a network's parameters as arrays with their names."""
     module = _pristine(model, sample_shape(task.shape), task.outputs)
     names = [name for name, _ in module.named_parameters()]
-    return {n: np.array(tensor.detach().numpy(), order="C") for n, tensor in zip(names, tensors, strict=True)}
+    return {n: np.array(array_of(tensor), order="C") for n, tensor in zip(names, laid, strict=True)}
 
 
 def like(tensor: Tensor, values: Array | Tensor) -> Tensor:
     """The values in memory of their own that is laid out as the tensor's."""
-    source = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    source = values if isinstance(values, Tensor) else tensor_of(np.array(values))
     return torch.empty_like(tensor, requires_grad=False).copy_(source)
 
 
@@ -189,13 +196,13 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def as_arrays(module: nn.Module) -> dict[str, Array]:
     """The weights and running statistics of a network, copied out of it."""
-    return {name: np.array(tensor.detach().numpy(), order="C") for name, tensor in _tensors(module).items()}
+    return {name: np.array(array_of(tensor), order="C") for name, tensor in _tensors(module).items()}
 
 
 def as_function(model: str, head: Arrays, task: Task) -> Callable[[Tensor], Tensor]:
     """What a head with these weights makes of features, as at prediction."""
     apply = head_function(model, task)
-    weights = {name: torch.from_numpy(np.array(array)) for name, array in head.items()}
+    weights = {name: tensor_of(np.array(array)) for name, array in head.items()}
     return lambda features: apply(weights, features)
 
 
@@ -205,8 +212,8 @@ def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Ten
     prefix = zoo.head_prefix(module)
     fixed = copy.deepcopy(zoo.head(module)).eval()
 
-    def apply(tensors: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    def apply(named: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        weights = {name.removeprefix(prefix): tensor for name, tensor in named.items()}
         return cast(Tensor, functional_call(fixed, weights, (features,)))
 
     return apply
@@ -215,8 +222,7 @@ def head_function(model: str, task: Task) -> Callable[[Mapping[str, Tensor], Ten
 def head_scores(model: str, head: Arrays, seen: Array, task: Task) -> Array:
     """The scores that a head with these weights gives for features, one row per sample."""
     with one_thread(), torch.inference_mode():
-        scores: Array = as_function(model, head, task)(torch.from_numpy(np.array(seen))).numpy()
-    return scores
+        return array_of(as_function(model, head, task)(tensor_of(np.array(seen))))
 
 
 # --- inputs ---
@@ -231,8 +237,8 @@ def sample_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def as_tensor(rows: Array) -> Tensor:
     """Samples as a float32 tensor; images keep their channels last in memory. Bytes are brought to -1 ... 1."""
-    tensor = torch.empty(rows.shape, dtype=torch.float32)  # torch's own memory: aligned alike everywhere
-    tensor.copy_(torch.from_numpy(np.array(rows) if not rows.flags.writeable else rows))
+    tensor = torch.empty(rows.shape, dtype=torch.float32, device=here())  # torch's own memory: aligned alike everywhere
+    tensor.copy_(tensor_of(np.array(rows) if not rows.flags.writeable else rows))
     if rows.dtype == np.uint8:
         tensor.mul_(1 / 127.5).sub_(1.0)
     if rows.ndim == 3:
@@ -303,7 +309,7 @@ def _outputs(
         result = np.empty((len(inputs), width), dtype=np.float32)
         for first in range(0, len(inputs), PREDICT_ROWS):
             rows = slice(first, first + PREDICT_ROWS)
-            result[rows] = forward(as_tensor(inputs[rows])).numpy()
+            result[rows] = array_of(forward(as_tensor(inputs[rows])))
     return result
 
 
@@ -340,8 +346,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def seeded(rng: np.random.Generator) -> Iterator[None]:
-    """Torch's own generator, which dropout and first weights draw from, seeded from ours and put back after."""
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which asks for every kind of accelerator, and takes longer than a small client's epoch.
-        torch.default_generator.manual_seed(int(rng.integers(2**63)))
+    """Torch's own generators, which dropout and first weights draw from, seeded from ours and put back after."""
+    before = tensors.draws()
+    tensors.seed_draws(int(rng.integers(2**63)))
+    try:
         yield
+    finally:
+        tensors.redraw(before)

@@ -40,6 +40,7 @@ class Training:
     """The settings of local training: mini-batch SGD with momentum, started anew in each round."""
 
     closed_form: ClassVar[bool] = False
+    on_device: ClassVar[bool] = True
     # Dropout draws from torch's one generator, and Python's share of small batches is large.
     workers: ClassVar[Workers] = "processes"
 

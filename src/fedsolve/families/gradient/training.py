@@ -30,6 +30,7 @@ from fedsolve.families.gradient.networks import (
 )
 from fedsolve.families.gradient.optimisers import Optimiser, sgd
 from fedsolve.families.gradient.settings import Training
+from fedsolve.families.gradient.tensors import array_of, here, tensor_of
 from fedsolve.method import Site
 
 # isort: split
@@ -123,13 +124,13 @@ def train(
         parameters = [tensor for name, tensor in module.named_parameters() if name not in frozen]
         for name, tensor in module.named_parameters():
             tensor.requires_grad_(estimate is None and name not in frozen)
-        further = {name: torch.from_numpy(np.array(array)) for name, array in (extra or {}).items()}
+        further = {name: tensor_of(np.array(array)) for name, array in (extra or {}).items()}
         parameters += [tensor.requires_grad_(estimate is None) for tensor in further.values()]
         value_of = _value(module, loss, further)
         step = (optimiser or sgd(settings.lr, settings.sgd_momentum))(parameters)
-        total = torch.zeros(())
+        total = torch.zeros((), device=here())
         for _ in range(settings.epochs if epochs is None else epochs):
-            total, count = torch.zeros(()), 0
+            total, count = torch.zeros((), device=here()), 0
             for inputs, labels, rows in batches(samples, settings.batch, rng, beside):
                 for left in range(repeat - 1, -1, -1):
                     if estimate is None:
@@ -148,7 +149,7 @@ def train(
                             if after is not None:
                                 after(parameters)
             total /= count
-        trained = {**as_arrays(module), **under("extra", {name: t.detach().numpy() for name, t in further.items()})}
+        trained = {**as_arrays(module), **under("extra", {name: array_of(t) for name, t in further.items()})}
     mean = float(total)
     if not (np.isfinite(mean) and all(finite(array) for array in trained.values())):
         raise DataError(f"training diverged: the loss is {mean:.3g}; lower lr={settings.lr}, or scale the inputs")
@@ -208,8 +209,8 @@ def batches(
     Batch norm cannot do with one sample, and a step on a single sample is mostly noise.
     """
     order = rng.permutation(len(train))
-    inputs, labels = as_tensor(train.inputs[order]), torch.from_numpy(train.labels[order])
-    others = {name: torch.from_numpy(array[order]) for name, array in (beside or {}).items()}
+    inputs, labels = as_tensor(train.inputs[order]), tensor_of(train.labels[order])
+    others = {name: tensor_of(array[order]) for name, array in (beside or {}).items()}
     starts = list(range(0, max(1, len(order) - 1), size))
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         some = {name: rows[start:end] for name, rows in others.items()} if others else others

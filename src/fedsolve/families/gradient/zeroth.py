@@ -26,6 +26,7 @@ from fedsolve.families.gradient.networks import (
     unlaid,
 )
 from fedsolve.families.gradient.settings import Training
+from fedsolve.families.gradient.tensors import check_doubles, draws, here, redraw, tensor_of
 from fedsolve.families.gradient.training import Estimate, Value
 from fedsolve.method import Site
 from fedsolve.rng import derive
@@ -109,9 +110,9 @@ class _Around:
 
     def __init__(self, value: Value, parameters: Tensors, buffers: Tensors) -> None:
         self._value, self._parameters, self._buffers = value, parameters, buffers
-        self._draws = torch.default_generator.get_state()  # of dropout
+        self._draws = draws()  # of dropout
         self.here = value()
-        self._after = torch.default_generator.get_state()
+        self._after = draws()
         self._origin = [tensor.detach().clone() for tensor in parameters]
         self._statistics = [tensor.detach().clone() for tensor in buffers]
 
@@ -122,7 +123,7 @@ class _Around:
 
     def _at(self, direction: Tensors, distance: float) -> float:
         torch._foreach_copy_(self._parameters, torch._foreach_add(self._origin, direction, alpha=distance))
-        torch.default_generator.set_state(self._draws)
+        redraw(self._draws)
         return float(self._value())
 
     def leave(self) -> None:
@@ -130,7 +131,7 @@ class _Around:
         for tensors, values in ((self._parameters, self._origin), (self._buffers, self._statistics)):
             for tensor, before in zip(tensors, values, strict=True):
                 tensor.copy_(before)
-        torch.default_generator.set_state(self._after)
+        redraw(self._after)
 
 
 def _size(tensors: Tensors) -> int:
@@ -139,7 +140,7 @@ def _size(tensors: Tensors) -> int:
 
 def _split(row: Array, like: Tensors) -> Tensors:
     """A row as tensors of these shapes and this precision."""
-    parts = torch.from_numpy(row).to(like[0].dtype).split([tensor.numel() for tensor in like])
+    parts = tensor_of(row).to(like[0].dtype).split([tensor.numel() for tensor in like])
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
@@ -156,13 +157,14 @@ def changes(
     """
     task, samples = site.task, trained_on(site.train, site.task)
     check_inputs(samples)
+    check_doubles("the change of a loss")
     with one_thread(), seeded(site.rng), torch.no_grad():
         module = rebuild(settings.model, model, sample_shape(task.shape), task.outputs).eval().double()
-        labels = torch.from_numpy(np.array(samples.labels))
+        labels = tensor_of(np.array(samples.labels))
         pieces = [slice(first, first + settings.batch) for first in range(0, len(samples), settings.batch)]
 
         def value() -> Tensor:
-            total = torch.zeros((), dtype=torch.float64)
+            total = torch.zeros((), dtype=torch.float64, device=here())
             for rows in pieces:
                 found = module(as_tensor(samples.inputs[rows]).double())
                 total += misfit(found, labels[rows], reduction="sum")

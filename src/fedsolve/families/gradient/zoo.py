@@ -209,7 +209,7 @@ def _own(spec: str, shape: Shape, classes: int) -> nn.Module:
         kind = type(module).__name__
         raise ParameterError(f"parameter 'model': {spec} must return a torch.nn.Module with parameters; got {kind}")
     with torch.no_grad():
-        scores: Tensor = module.eval()(torch.zeros(2, *shape))
+        scores: Tensor = module.eval()(torch.zeros(2, *shape, device=next(module.parameters()).device))
     if not isinstance(scores, Tensor) or scores.shape != (2, classes):
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ParameterError(f"parameter 'model': {spec} must give scores of shape (samples, {classes}); got {got}")

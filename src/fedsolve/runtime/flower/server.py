@@ -23,7 +23,7 @@ from fedsolve.features import fitting, maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
 from fedsolve.result import Result
-from fedsolve.runtime.drive import Outcome, drive
+from fedsolve.runtime.drive import OnRound, Outcome, drive
 from fedsolve.runtime.fitting import Fitting
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
@@ -57,14 +57,16 @@ def serve(
     say: Say,
     progress: Progress | None = None,
     *,
+    on_round: OnRound | None = None,
     scratch: Path | None = None,
     keeping: Keeping | None = None,
     peers: Mapping[str, Peer] | None = None,
 ) -> tuple[Outcome, Task, Method]:
     """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
 
-    Early answers wait below `scratch`; without it, and under a secure sum, there are none. `keeping` says who keeps
-    each reply, or their sum. `peers` are the sites' public keys for secure sums, where the job asks for them.
+    `on_round` is told of each round. Early answers wait below `scratch`; without it, and under a secure sum, there are
+    none. `keeping` says who keeps each reply, or their sum. `peers` are the sites' public keys for secure sums, where
+    the job asks for them.
     """
     noise = job.noisy()
     if noise is not None:
@@ -121,6 +123,7 @@ def serve(
             tolerate=True,
             min_clients=least,
             progress=progress,
+            on_round=on_round,
             evaluate_every=rules.evaluate_every or method.rounds,
             on_reply=keeper.keep if keeper and not job.quorum else None,
             gathering=gathering(transport, keeper.add_cohort if keeper else None),

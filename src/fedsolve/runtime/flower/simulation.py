@@ -37,7 +37,7 @@ from fedsolve.method import Method
 from fedsolve.model import Model
 from fedsolve.progress import Progress
 from fedsolve.result import Result
-from fedsolve.runtime.drive import Outcome
+from fedsolve.runtime.drive import OnRound, Outcome
 from fedsolve.runtime.flower import inline
 from fedsolve.runtime.flower.client import make_client_app
 from fedsolve.runtime.flower.server import make_server_app, result_of, serve
@@ -64,13 +64,15 @@ def simulate(
     participation: Participation = 1.0,
     evaluate_every: int = 1,
     progress: Progress | None = None,
+    on_round: OnRound | None = None,
     keeper: Keeper | None = None,
     engine: str = "",
 ) -> Result:
     """A method on a federation through Flower's apps; the `engine` is one of ENGINES, by default as `engine_for` says.
 
     `load` makes the federation; workers call it for each message, so one that takes time should keep what it made.
-    The `keeper` is given each client's reply or, of a secure sum, the sum. The settings of the result say which engine.
+    `on_round` is told of each round. The `keeper` is given each client's reply or, of a secure sum, the sum. The
+    settings of the result say which engine.
     """
     started = time.perf_counter()
     federation = load()
@@ -84,7 +86,9 @@ def simulate(
     def act(grid: Grid, context: Context) -> None:
         try:
             keeping = (lambda method, task: nullcontext(keeper)) if keeper else None
-            outcomes.append(serve(grid, job, rules, lambda line: None, progress, keeping=keeping, peers=peers))
+            outcomes.append(
+                serve(grid, job, rules, lambda line: None, progress, on_round=on_round, keeping=keeping, peers=peers)
+            )
         except FedsolveError as error:
             errors.append(error)
 
