@@ -14,8 +14,9 @@ from pathlib import Path
 
 from fedsolve import disk
 from fedsolve.deploy import certificates
-from fedsolve.deploy.files import NAME, env_text, read_env, write
-from fedsolve.errors import DataError, brief, unknown
+from fedsolve.deploy.files import NAME, env_text, read_env, template, write, write_site
+from fedsolve.deploy.invite import Invitation, known_peers, place_port, read_text, write_invitation
+from fedsolve.errors import DataError, ParameterError, brief, unknown
 from fedsolve.privacy import credentials
 from fedsolve.privacy.credentials import IDENTITY, PEERS
 from fedsolve.privacy.keys import Peer
@@ -52,11 +53,15 @@ class Card:
         return cls(name, node, credentials.of_words(words, whose))
 
 
-def join(folder: Path) -> Card:
-    """At a site: make its keys, where it has none, and write its card beside them."""
+def join(folder: Path, *, port: int | None = None) -> Card:
+    """At a site: make its keys, where it has none, and write its card beside them; its node has this port, or one free.
+
+    A port that site.env has already stays, unless another one is given.
+    """
     name = read_env(folder / "site.env").get("NAME", "")
     if not NAME.fullmatch(name):
         raise DataError(f"{folder / 'site.env'} does not say the site's NAME; it came with `fedsolve deploy init`")
+    place_port(folder, port)
     private, public = folder / "node.key", folder / "node.pub"
     if not private.exists():
         secret, shown = certificates.node_pair()
@@ -67,13 +72,30 @@ def join(folder: Path) -> Card:
     return card
 
 
+def accept(folder: Path, path: Path, name: str, *, port: int | None = None) -> Card:
+    """At a new site: make its folder from an invitation, its keys, its card, and pin the keys of the sites so far."""
+    if not NAME.fullmatch(name) or name == "global":
+        raise ParameterError(f"sites are named by letters, digits, '.', '_' and '-'; got {name!r}")
+    if folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder} is not empty; name a new folder for the site")
+    invitation = Invitation.from_text(read_text(path), str(path))
+    if name in invitation.peers:
+        raise DataError(f"there is a site called {name!r} already; choose another name")
+    sites = len(invitation.peers) + 1
+    write(folder / "ca.crt", invitation.authority)
+    write_site(folder, name, invitation.address, sites, version=invitation.version)
+    card = join(folder, port=port)
+    credentials.write_peers(folder / PEERS, {**invitation.peers, name: card.peer})
+    return card
+
+
 def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
     """At the server: let the sites of these cards in; the keys of all sites that are known now.
 
     Another key of a site that is known is refused, and nothing is changed then.
     """
     sites, known = sites_of(folder), known_peers(folder)
-    found = [Card.from_text(_read(path), str(path)) for path in cards]
+    found = [Card.from_text(read_text(path), str(path)) for path in cards]
     names = [card.name for card in found]
     if len(set(names)) != len(names):
         raise DataError(f"two cards are of one site; got {', '.join(names)}")
@@ -87,6 +109,7 @@ def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
         write(folder / "keys" / f"{card.name}.pub", card.node + "\n")
     credentials.write_peers(folder / PEERS, after)
     _expect(folder, [*sites, *(name for name in names if name not in sites)])
+    write_invitation(folder)
     return after
 
 
@@ -99,6 +122,7 @@ def remove(folder: Path, name: str) -> None:
     _expect(folder, [site for site in sites if site != name])
     credentials.write_peers(folder / PEERS, {site: peer for site, peer in known.items() if site != name})
     key.unlink(missing_ok=True)
+    write_invitation(folder)
 
 
 def pin(folder: Path, path: Path) -> dict[str, Peer]:
@@ -125,12 +149,7 @@ def trial(folder: Path) -> None:
     add(folder / "server", [site / CARD for site in sites])
     for site in sites:
         pin(site, folder / "server" / PEERS)
-
-
-def known_peers(folder: Path) -> dict[str, Peer]:
-    """The keys of sites for secure sums that a server knows; none where no card was added yet."""
-    path = folder / PEERS
-    return credentials.read_peers(path) if path.exists() else {}
+    write(folder / "start.sh", template("start.sh"), script=True)
 
 
 def sites_of(folder: Path) -> tuple[str, ...]:
@@ -141,10 +160,3 @@ def sites_of(folder: Path) -> tuple[str, ...]:
 def _expect(folder: Path, sites: Sequence[str]) -> None:
     text = env_text({**read_env(folder / "server.env"), "SITES": ",".join(sites)})
     disk.write_bytes(folder / "server.env", text.encode(), public=True)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from error

@@ -130,7 +130,7 @@ class FileSite:
         self._admit(job)
         table, features = self._rows(job), self._features(job)
         task = replace(table.task, features=features, target=self.policy.told(table.target, table.labels))
-        return Description(self.name, VERSION, task, len(table.labels), self._words(job, table))
+        return Description(self.name, VERSION, task, len(table.labels), self._words(job, table), self.policy.words())
 
     def _words(self, job: Job, table: Table) -> str:
         """Levels that enough rows have, by name, for a map that is fitted in secure sums."""
