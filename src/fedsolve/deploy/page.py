@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: Page
     timeout = 10  # seconds that a request may take to arrive
-    server_version, sys_version, protocol_version = "fedsolve", "", "HTTP/1.1"
+    server_version, sys_version = "fedsolve", ""
 
     def do_GET(self) -> None:
         """Answer with what stands there."""
@@ -105,7 +105,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def refuse(self) -> None:
         """Whatever would change something."""
-        self.close_connection = True  # what else was sent is not read
         self._send(Answer.refusal(HTTPStatus.METHOD_NOT_ALLOWED, "this page can be read, and nothing else"))
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_CONNECT = do_TRACE = refuse
