@@ -107,6 +107,20 @@ def test_names_and_folders_that_are_taken_are_refused(fed: Path, tmp_path: Path)
     assert done.exit_code != 0 and not (tmp_path / "new").exists()
 
 
+def test_settings_are_put_in_when_a_site_joins_or_nothing_is_made(fed: Path, tmp_path: Path) -> None:
+    path, site = fed / "server" / INVITATION, tmp_path / "ward-d"
+    for wrong, words in (("TEST=2", "TEST must be"), ("PRIVATE=no", "unknown setting"), ("NAME=x", "unknown setting")):
+        done = CliRunner().invoke(
+            app, ["deploy", "join", str(site), "--invitation", str(path), "--name", "ward-d", "--set", wrong]
+        )
+        assert words in str(done.exception) and not site.exists()
+    called("join", site, "--invitation", path, "--name", "ward-d", "--set", "DATA=/srv/d.csv", "--set", "PRIVACY=plain")
+    settings = deploy.read_env(site / "site.env")
+    assert (settings["DATA"], settings["PRIVACY"]) == ("/srv/d.csv", "plain")
+    called("join", site, "--set", "TEST=0.3")
+    assert deploy.read_env(site / "site.env") == {**settings, "TEST": "0.3"}
+
+
 # --- ports ---
 
 

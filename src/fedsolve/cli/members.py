@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +36,13 @@ def join_command(
         int | None,
         typer.Option(min=1, max=65535, help="Of the site's node. Default: one that is free.", show_default=False),
     ] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of site.env, as in DATA=/srv/ward.csv. Repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
     authority: Annotated[
         Path | None,
         typer.Option(
@@ -59,19 +68,33 @@ def join_command(
         typer.echo(f"{folder} trusts the authorities in {authority}; all sites must read the same: {fingerprint}")
         typer.echo("the node uses them when it is started again")
         return
-    card = deploy.accept(folder, invitation, name, port=port) if invitation else deploy.join(folder, port=port)
+    settings = _settings(assign or [])
+    if invitation:
+        card = deploy.accept(folder, invitation, name, port=port, settings=settings)
+    else:
+        card = deploy.join(folder, port=port, settings=settings)
     if peers is None:
         typer.echo(f"{card.name}: keys are in {folder}, and stay there")
         typer.echo(f"give {folder / deploy.CARD} to the server; fingerprint {card.peer.fingerprint}")
         if invitation:
             pinned = read_peers(folder / PEERS)
             typer.echo(f"pinned {len(pinned)} sites; all sites must read the same: {roster_fingerprint(pinned)}")
-            typer.echo(f"say where the data lie in {folder / 'site.env'} (DATA), then start {folder / 'start.sh'}")
+            typer.echo(f"when DATA in {folder / 'site.env'} says where the data lie, start {folder / 'start.sh'}")
         return
     pinned = deploy.pin(folder, peers)
     for each, peer in sorted(pinned.items()):
         typer.echo(f"{peer.fingerprint}  {each}{'  (this site)' * (each == card.name)}")
     typer.echo(f"pinned {len(pinned)} sites; all sites must read the same: {roster_fingerprint(pinned)}")
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ParameterError(f"--set takes NAME=VALUE, as in DATA=/srv/ward.csv; got {text!r}")
+        found[name] = value
+    return found
 
 
 def add_command(
@@ -89,8 +112,18 @@ def add_command(
     known = deploy.add(folder, cards)
     typer.echo(f"{', '.join(sorted(known))}: fingerprint of all together {roster_fingerprint(known)}")
     if is_open(*link_of(folder)):
-        deploy.register(folder, deploy.keyed_sites(folder), typer.echo)
+        with _told("the next run"):
+            deploy.register(folder, deploy.keyed_sites(folder), typer.echo)
     typer.echo(f"give {folder / PEERS} to every site, for `fedsolve deploy join DIR --peers {PEERS}`")
+
+
+@contextmanager
+def _told(later: str) -> Iterator[None]:
+    """Inside, the SuperLink is told what the folder says already; where that fails, it is said, and is no failure."""
+    try:
+        yield
+    except DataError as error:
+        typer.echo(f"the SuperLink knows it from {later} on: {error}")
 
 
 def remove_command(
@@ -105,8 +138,10 @@ def remove_command(
     key = public_pem(path) if path.is_file() else ""
     deploy.remove(folder, name)
     typer.echo(f"{name} is no longer expected, and its keys are gone from {folder}")
-    if key and is_open(*link_of(folder)) and deploy.unregister(folder, key):
-        typer.echo("the SuperLink lets it in no longer")
+    if key and is_open(*link_of(folder)):
+        with _told("its next start"):
+            if deploy.unregister(folder, key):
+                typer.echo("the SuperLink lets it in no longer")
 
 
 def rotate_command(

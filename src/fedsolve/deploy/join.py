@@ -8,11 +8,13 @@ at a site     pin    takes that file in; then all sites compare its fingerprint 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsolve import disk
+from fedsolve.data.reading import Reading
 from fedsolve.deploy import certificates
 from fedsolve.deploy.files import NAME, env_text, read_env, template, write, write_site
 from fedsolve.deploy.invite import Invitation, known_peers, place_port, read_text, write_invitation
@@ -20,10 +22,12 @@ from fedsolve.errors import DataError, ParameterError, brief, unknown
 from fedsolve.privacy import credentials
 from fedsolve.privacy.credentials import IDENTITY, PEERS
 from fedsolve.privacy.keys import Peer
+from fedsolve.privacy.policy import Policy
 from fedsolve.texts import read_json
 
 CARD = "card.json"  # in a site's folder: what its owner gives to the server's
 FORMAT = 1
+FIXED = ("NAME", "PORT", "VERSION")  # settings of a site that are not for its owner to write, or have an option
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +57,16 @@ class Card:
         return cls(name, node, credentials.of_words(words, whose))
 
 
-def join(folder: Path, *, port: int | None = None) -> Card:
+def join(folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> Card:
     """At a site: make its keys, where it has none, and write its card beside them; its node has this port, or one free.
 
-    A port that site.env has already stays, unless another one is given.
+    A port that site.env has already stays, unless another one is given. `settings` are put into site.env.
     """
     name = read_env(folder / "site.env").get("NAME", "")
     if not NAME.fullmatch(name):
         raise DataError(f"{folder / 'site.env'} does not say the site's NAME; it came with `fedsolve deploy init`")
+    if settings:
+        _settle(folder, settings)
     place_port(folder, port)
     private, public = folder / "node.key", folder / "node.pub"
     if not private.exists():
@@ -72,7 +78,9 @@ def join(folder: Path, *, port: int | None = None) -> Card:
     return card
 
 
-def accept(folder: Path, path: Path, name: str, *, port: int | None = None) -> Card:
+def accept(
+    folder: Path, path: Path, name: str, *, port: int | None = None, settings: Mapping[str, str] | None = None
+) -> Card:
     """At a new site: make its folder from an invitation, its keys, its card, and pin the keys of the sites so far."""
     if not NAME.fullmatch(name) or name == "global":
         raise ParameterError(f"sites are named by letters, digits, '.', '_' and '-'; got {name!r}")
@@ -81,12 +89,28 @@ def accept(folder: Path, path: Path, name: str, *, port: int | None = None) -> C
     invitation = Invitation.from_text(read_text(path), str(path))
     if name in invitation.peers:
         raise DataError(f"there is a site called {name!r} already; choose another name")
-    sites = len(invitation.peers) + 1
-    write(folder / "ca.crt", invitation.authority)
-    write_site(folder, name, invitation.address, sites, version=invitation.version)
-    card = join(folder, port=port)
-    credentials.write_peers(folder / PEERS, {**invitation.peers, name: card.peer})
+    try:
+        write(folder / "ca.crt", invitation.authority)
+        write_site(folder, name, invitation.address, len(invitation.peers) + 1, version=invitation.version)
+        card = join(folder, port=port, settings=settings)
+        credentials.write_peers(folder / PEERS, {**invitation.peers, name: card.peer})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # it was new or empty
+        raise
     return card
+
+
+def _settle(folder: Path, settings: Mapping[str, str]) -> None:
+    """At a site: put settings into its site.env, if it has their names, and if all of them can be read together."""
+    before = read_env(folder / "site.env")
+    for name in settings:
+        if name not in before or name in FIXED:
+            raise unknown("setting", name, [each for each in before if each not in FIXED])
+    after = {**before, **settings}
+    lower = {name.lower(): value for name, value in after.items()}
+    Policy.of(lower)
+    Reading.of(lower)
+    disk.write_bytes(folder / "site.env", env_text(after).encode(), public=True)
 
 
 def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:

@@ -20,7 +20,7 @@ from fedsolve.deploy.status import Status, Watch
 from fedsolve.errors import DataError, FedsolveError
 
 HOST = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost")  # by which the page may be asked for
+_NAMES = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?")  # to be asked for by; a tunnel may have another port
 _REPORT = re.compile(r"/runs/([0-9T-]{1,40})/report")
 _FILES = {
     "/": ("page.html", "text/html"),
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_CONNECT = do_TRACE = refuse
 
     def _found(self) -> Answer:
-        if self.headers.get("Host") not in self.server.hosts:
+        if not _NAMES.fullmatch(self.headers.get("Host", "")):
             return Answer.refusal(HTTPStatus.FORBIDDEN, f"ask for {self.server.address}")
         try:
             return answer(self.path, self.server.look, self.server.report)
@@ -153,7 +153,6 @@ class Page(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             raise DataError(f"port {port} of localhost cannot be used: {error}; name another with --port") from error
-        self.hosts = {f"{name}:{self.server_port}" for name in NAMES}
 
     @property
     def address(self) -> str:
