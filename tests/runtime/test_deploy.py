@@ -333,8 +333,6 @@ def test_run_says_that_no_superlink_is_there(trial: Path, tmp_path: Path) -> Non
 FLWR = """#!/bin/sh
 echo "$*" >> "$PLACE/calls"
 case "$1 $2" in
-  "supernode list") echo '{"nodes": []}' ;;
-  "supernode register") echo '{"success": true, "node-id": "1"}' ;;
   run*) until [ -e "$PLACE/go" ]; do sleep 0.1; done
         echo "Successfully started run 42"
         touch "$PLACE/told"
@@ -343,20 +341,47 @@ esac
 """
 
 
+@contextmanager
+def stand_in(server: Path) -> Iterator[None]:
+    """Something with the server's certificate that answers every question with an empty protobuf: nobody is known."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    port = int(deploy.read_env(server / "server.env")["PORT"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as link:
+        link.socket = context.wrap_socket(link.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=link.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            link.shutdown()
+            thread.join()
+
+
 @pytest.mark.parametrize("moment", ["while it runs", "while it is handed over"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_the_run_and_leaves_nothing_behind(
     trial: Path, tmp_path: Path, number: signal.Signals, moment: str
 ) -> None:
-    """In 0.1.0 the run went on after SIGTERM, and folders stayed. With a stand-in for Flower's command."""
+    """In 0.1.0 the run went on after SIGTERM, and folders stayed. With stand-ins for Flower's command and SuperLink."""
     place = tmp_path / "place"
     files.write(place / "bin" / "flwr", FLWR, script=True)
     files.write(place / "out" / "kept", "")
     code = f"import sys; sys.executable = {str(place / 'bin' / 'python')!r}; from fedsolve.cli import main; main()"
     command = [sys.executable, "-c", code, "deploy", "run", str(trial / "server"), "--out", str(place / "out" / "run")]
     environment = {**os.environ, "PLACE": str(place), "TMPDIR": str(place / "out")}
-    port = int(deploy.read_env(trial / "server" / "server.env")["PORT"])
-    with socket.create_server(("127.0.0.1", port)), (place / "said").open("w+") as said:
+    with stand_in(trial / "server"), (place / "said").open("w+") as said:
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
         try:
             until(lambda: "run " in (place / "calls").read_text() if (place / "calls").exists() else False, 60)

@@ -76,4 +76,26 @@ def readers(federation: fs.Federation) -> dict[str, tuple[str, tuple[bytes, ...]
         "secure-shares": ("safetensors", (answers["unmask"],), told, True),
         "session": ("json", (session.to_text().encode(),), Session.from_text, False),
         "journal": ("json", (journal,), Journal.from_text, False),
+        **_of_a_server(),
+    }
+
+
+def _of_a_server() -> dict[str, tuple[str, tuple[bytes, ...], Any, bool]]:
+    """What an operator and a new site read."""
+    from fedsolve.deploy.certificates import authority, certificate_text
+    from fedsolve.deploy.invite import Invitation
+    from fedsolve.deploy.records import Record
+    from fedsolve.privacy.keys import Identity
+
+    peers = {"ward-a": Identity.make().public}
+    invitation = Invitation("fed.example.org:443", certificate_text(authority()[1]), "1", peers).to_text()
+    told = {"sites": {"ward-a": {"up": 5, "told": {"samples": 3}, "left_out": "it died"}}, "up": 5}
+    record = Record("20261118T154804-7", "2026-11-18", "afl", "plain", "out", ("ward-a",), told=told)
+
+    def read_record(data: bytes) -> None:
+        Record.from_text(data, "a record").told_of("ward-a").get("left_out")
+
+    return {
+        "invitation": ("json", (invitation.encode(),), lambda data: Invitation.from_text(data, "an invitation"), False),
+        "record": ("json", (record.to_text().encode(),), read_record, False),
     }

@@ -35,6 +35,7 @@ from fedsolve.privacy.budget import Budget
 from fedsolve.privacy.policy import Policy
 from fedsolve.report import clusters
 from fedsolve.result import Result
+from fedsolve.runtime import audit
 from fedsolve.runtime.client import Memory, Request, handle
 from fedsolve.runtime.inbox import Replies, Tallies
 from fedsolve.runtime.job import Description, Job, from_text, to_text
@@ -252,7 +253,10 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     def rules(path: Path) -> None:
         Policy.of({name.lower(): value for name, value in read_env(path).items()})
 
+    sent = b'{"time": "2026-11-18T15:48:46.123+00:00", "run": "7", "what": "update", "method": "afl", "round": 1, '
+    sent += b'"privacy": "plain", "sent": {"cross": "<f8[3, 3]"}, "bytes": 1064, "samples": 48, "data": "3f1a"}\n'
     targets = [
+        Target("audit", "bytes", (sent, sent.replace(b'"sent"', b'"refused"')), through("a.jsonl", audit.read)),
         Target("spent", "json", (spent,), through("spent.json", lambda path: Budget(path, 2.0).spent("3f1a"))),
         Target("policy", "bytes", (site,), through("site.env", rules)),
         Target(

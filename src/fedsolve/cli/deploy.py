@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsolve.cli import members, operator
 from fedsolve.cli.options import check_place
 from fedsolve.cli.show import print_groups, print_warnings, promise
 from fedsolve.cli.text import size
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="A federation across machines, on Flower: files, a look at what is wrong, a run. See docs/deploy.md.",
+    help="A federation across machines, on Flower: files, keys, a run, and how it fares. See docs/deploy.md.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,8 +32,19 @@ def deploy_init_command(
     sites: Annotated[str, typer.Option(help="The names of the sites, as in ward-a,ward-b,ward-c.")],
     address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sites reach the server.")],
     trial: Annotated[
-        bool, typer.Option("--trial", help="For a trial on one machine: also make all sites' keys, and pin them.")
+        bool,
+        typer.Option("--trial", help="For a trial on one machine: also make all sites' keys, and one script for all."),
     ] = False,
+    node_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="The port of the first site's node, at the site; the next has the next. Default: "
+            "chosen when a site joins.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write a federation's files: server, sites, Flower app, trial certificates, start scripts, proxy.
 
@@ -40,7 +52,7 @@ def deploy_init_command(
     """
     from fedsolve import deploy
 
-    deploy.init(folder, [name.strip() for name in sites.split(",") if name.strip()], address)
+    deploy.init(folder, [name.strip() for name in sites.split(",") if name.strip()], address, node_port=node_port)
     if trial:
         deploy.trial(folder)
     typer.echo(
@@ -48,58 +60,12 @@ def deploy_init_command(
     )
 
 
-@app.command("join")
-def deploy_join_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The site's folder, as in sites/ward-a.")],
-    peers: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Pin the keys of all sites, from the server's peers.json.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """At a site: make its keys, and a card for the server; with --peers, pin the keys of the other sites.
-
-    Before secure sums, all sites compare the fingerprint of what they pinned by telephone, not by way of the server.
-    """
-    from fedsolve import deploy
-    from fedsolve.privacy.credentials import roster_fingerprint
-
-    card = deploy.join(folder)
-    if peers is None:
-        typer.echo(f"{card.name}: keys are in {folder}, and stay there")
-        typer.echo(f"give {folder / deploy.CARD} to the server; fingerprint {card.peer.fingerprint}")
-        return
-    pinned = deploy.pin(folder, peers)
-    for name, peer in sorted(pinned.items()):
-        typer.echo(f"{peer.fingerprint}  {name}{'  (this site)' * (name == card.name)}")
-    typer.echo(f"pinned {len(pinned)} sites; all sites must read the same: {roster_fingerprint(pinned)}")
-
-
-@app.command("add")
-def deploy_add_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
-    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="What `deploy join` wrote at the sites.")],
-) -> None:
-    """At the server: let sites in by their cards. Then give peers.json to all sites, for `deploy join --peers`."""
-    from fedsolve import deploy
-    from fedsolve.privacy.credentials import PEERS, roster_fingerprint
-
-    known = deploy.add(folder, cards)
-    typer.echo(f"{', '.join(sorted(known))}: fingerprint of all together {roster_fingerprint(known)}")
-    typer.echo(f"give {folder / PEERS} to every site, for `fedsolve deploy join DIR --peers {PEERS}`")
-
-
-@app.command("remove")
-def deploy_remove_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The server's folder, as in trial/server.")],
-    name: Annotated[str, typer.Argument(metavar="SITE", help="The name of the site.")],
-) -> None:
-    """At the server: expect a site no longer, and forget its keys."""
-    from fedsolve import deploy
-
-    deploy.remove(folder, name)
-    typer.echo(f"{name} is no longer expected, and its keys are gone; a SuperLink that runs forgets them when it stops")
+app.command("join")(members.join_command)
+app.command("add")(members.add_command)
+app.command("remove")(members.remove_command)
+app.command("rotate")(members.rotate_command)
+app.command("status")(operator.status_command)
+app.command("audit")(operator.audit_command)
 
 
 @app.command("check")
@@ -283,3 +249,7 @@ def deploy_answer_command(
     except OSError as error:
         raise DataError(f"cannot read {secret}: {error.strerror or error}") from error
     node.serve(address, content)
+
+
+app.command("register", hidden=True)(members.register_command)
+app.command("log", hidden=True)(operator.log_command)

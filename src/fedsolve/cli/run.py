@@ -18,9 +18,8 @@ from fedsolve.errors import DataError, ParameterError
 from fedsolve.study.settings import Settings, read_config
 
 if TYPE_CHECKING:
-    from fedsolve.result import Result, Round
+    from fedsolve.result import Result
     from fedsolve.runtime.checkpoint import Checkpoint
-    from fedsolve.runtime.drive import OnRound
 
 
 PLACES = Path("runs")  # where results go unless told otherwise
@@ -79,6 +78,7 @@ def run_command(
     With no options: fedprior on 20 clients with very different handwritten digits, in a second, without a network.
     """
     from fedsolve import disk, tracking
+    from fedsolve.runtime.drive import together
     from fedsolve.study.experiment import execute
 
     written = config is not None and config.suffix != ".json"
@@ -90,7 +90,7 @@ def run_command(
     try:
         log = tracking.Log(*trackers, name=out.resolve().name if out else _name(asdict(settings)), say=warn)
         with waiting(quiet, settings.metric, emulated=settings.devices is not None) as (progress, line), log:
-            result = execute(settings, progress, _both(line, log), kept, ledger, on_start=log.start)
+            result = execute(settings, progress, together(line, log), kept, ledger, on_start=log.start)
             saved = result.save(out or _free_place(result))
             log.end(result, saved)
     except KeyboardInterrupt:
@@ -105,15 +105,6 @@ def run_command(
         typer.echo(str(saved))
     else:
         show(result, saved)
-
-
-def _both(line: OnRound | None, log: OnRound) -> OnRound:
-    def on_round(round: Round, of: int) -> None:
-        if line:
-            line(round, of)
-        log(round, of)
-
-    return on_round
 
 
 def _merged(stored: dict[str, Any], chosen: dict[str, Any], source: str, *, modules: bool = False) -> dict[str, Any]:

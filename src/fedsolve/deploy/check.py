@@ -59,7 +59,7 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
     False ward-a/site.env does not set DATA, STATE
     """
     settings = read_env(folder / "site.env")
-    missing = [name for name in ("NAME", "SUPERLINK", "DATA", "STATE", "PORT") if not settings.get(name)]
+    missing = [name for name in ("NAME", "SUPERLINK", "DATA", "STATE") if not settings.get(name)]
     if missing:
         yield Inspection("settings", False, f"{folder / 'site.env'} does not set {', '.join(missing)}")
         return
@@ -78,7 +78,7 @@ def check(folder: Path, *, features: str = "") -> Iterator[Inspection]:
         ("peers", lambda: _check_peers(folder, settings)),
         ("certificate", lambda: _check_authority(folder / "ca.crt")),
         ("server", lambda: _check_server(settings["SUPERLINK"], folder / "ca.crt")),
-        ("port", lambda: _check_port(int(settings["PORT"]))),
+        ("port", lambda: _check_port(settings.get("PORT", ""), folder)),
         ("data", lambda: _check_data(table())),
         ("rules", lambda: _check_rules(settings, table())),
         ("features", lambda: _check_features(features or settings.get("FEATURES", ""), table)),
@@ -136,10 +136,18 @@ def _check_peers(folder: Path, settings: Mapping[str, str]) -> str:
 def _check_authority(path: Path) -> str:
     if not path.is_file():
         raise DataError(f"{path} is missing: the certificate of the authority that signed the server's")
+    found = certificates.read_all(path)
     subject, end = certificates.subject_and_end(path)
     if not end >= datetime.now(UTC):
-        raise DataError(f"{path} expired on {end:%Y-%m-%d}; ask the server's operator for a new one")
-    return f"authority {subject}, valid until {end:%Y-%m-%d}"
+        raise DataError(
+            f"{path} expired on {end:%Y-%m-%d}; ask the server's operator for a new one, and take it in with "
+            f"fedsolve deploy join {path.parent} --authority FILE"
+        )
+    several = f", the last of {len(found)}" * (len(found) > 1)
+    return (
+        f"authority {subject}{several}, valid until {end:%Y-%m-%d}, {certificates.days_left(end)} days; all sites must "
+        f"read the same: {certificates.authority_fingerprint(found)}"
+    )
 
 
 def _check_server(address: str, authority: Path) -> str:
@@ -152,6 +160,7 @@ def _check_server(address: str, authority: Path) -> str:
     try:
         asked = time.time()
         connection.request("GET", "/openapi.json")
+        left = _days_shown(connection)
         response = connection.getresponse()
         status, date, now = response.status, response.headers.get("Date", ""), (asked + time.time()) / 2
     except ssl.SSLCertVerificationError as error:
@@ -171,13 +180,25 @@ def _check_server(address: str, authority: Path) -> str:
         connection.close()
     _check_clock(date, now)
     if status != 200:
-        return f"{address} answers with a certificate of the authority; only the fleet's paths are open"
+        return f"{address} answers with a certificate of the authority{left}; only the fleet's paths are open"
     if is_local(host):
-        return f"{address} answers with a certificate of the authority; all paths are open, as on one machine they are"
+        open_here = "all paths are open, as on one machine they are"
+        return f"{address} answers with a certificate of the authority{left}; {open_here}"
     raise DataError(
         f"{address} answers, but shows its control paths: whoever reaches it can run code at every site. "
         "Put the proxy of nginx.conf in front of it"
     )
+
+
+def _days_shown(connection: HTTPSConnection) -> str:
+    """For how long the certificate holds that the server shows, in words."""
+    shown = connection.sock.getpeercert() if isinstance(connection.sock, ssl.SSLSocket) else None
+    until = shown.get("notAfter") if shown else None
+    if not isinstance(until, str):
+        return ""
+    days = certificates.days_left(datetime.fromtimestamp(ssl.cert_time_to_seconds(until), UTC))
+    soon = "; its operator must renew it: fedsolve deploy rotate" * (days <= certificates.SOON)
+    return f" for {days} days more{soon}"
 
 
 def _check_clock(date: str, now: float) -> None:
@@ -195,7 +216,10 @@ def _check_clock(date: str, now: float) -> None:
         )
 
 
-def _check_port(port: int) -> str:
+def _check_port(text: str, folder: Path) -> str:
+    if not text:
+        raise DataError(f"no PORT is chosen for the node: fedsolve deploy join {folder} does that")
+    port = int(text)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

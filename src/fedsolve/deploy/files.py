@@ -21,17 +21,18 @@ from fedsolve.runtime.offline import SWITCHES
 from fedsolve.texts import read_env as read_env
 
 DEPLOYED = Policy(max_parameters=0.33, max_leverage=0.9)  # where sums are seen as they are: as DataSHIELD has it
-NODE_PORT = 9094  # of the first site's own node process, on localhost; the next site has the next port
+NODE_PORT = 9094  # the first that is tried for a site's own node process, on localhost
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 APP = ("pyproject.toml", "fedsolve_app/__init__.py", "fedsolve_app/server.py", "fedsolve_app/client.py")
 
 
-def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000) -> None:
+def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000, node_port: int | None = None) -> None:
     """Write what a federation begins with: a folder for the server, one for each site, and trial certificates.
 
     `address` is where sites reach the server. On another machine than localhost that is a proxy, and the SuperLink
     itself listens on port `inner` of localhost. Keys of sites are made at the sites; see `join`. From three sites on
-    they answer in secure sums alone, until their owners say otherwise.
+    they answer in secure sums alone, until their owners say otherwise. The port of a site's node is chosen when it
+    joins, unless `node_port` is that of the first site; the next site has the next.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -49,7 +50,7 @@ def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000)
         raise DataError(f"{folder} is not empty; name a new folder")
     ca_key, ca = certificates.authority()
     authority = certificates.certificate_text(ca)
-    days = str(certificates.TRIAL_DAYS)
+    days = str(certificates.DAYS)
     write(folder / "README.txt", template("README.txt", sites=", ".join(sites), address=address, days=days))
     write(folder / "ca" / "ca.key", certificates.key_text(ca_key), secret=True)
     write(folder / "ca" / "ca.crt", authority)
@@ -60,13 +61,14 @@ def init(folder: Path, sites: Sequence[str], address: str, *, inner: int = 8000)
     _write_server(folder / "server", sites, address, inner)
     for number, name in enumerate(sites):
         write(folder / "sites" / name / "ca.crt", authority)
-        _write_site(folder / "sites" / name, name, address, NODE_PORT + number, len(sites))
+        port = "" if node_port is None else str(node_port + number)
+        write_site(folder / "sites" / name, name, address, len(sites), port)
 
 
 def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) -> None:
     host, port = split_address(address)
     listen, proxy = (port, 443) if is_local(host) else (inner, port)
-    settings = {"LISTEN": "127.0.0.1", "PORT": str(listen), "ADDRESS": address, "SITES": ",".join(sites)}
+    settings = {"LISTEN": "127.0.0.1", "PORT": str(listen), "ADDRESS": address, "LOG": "text", "SITES": ",".join(sites)}
     write(folder / "server.env", env_text(settings))
     write(folder / "start.sh", template("server/start.sh", switches=_exports()), script=True)
     values = {"port": str(proxy), "inner": str(listen), "folder": str(folder.resolve())}
@@ -75,13 +77,16 @@ def _write_server(folder: Path, sites: Sequence[str], address: str, inner: int) 
         write(folder / "app" / file, template(f"app/{file}"))
 
 
-def _write_site(folder: Path, name: str, address: str, port: int, sites: int) -> None:
+def write_site(folder: Path, name: str, address: str, sites: int, port: str = "", *, version: str = VERSION) -> None:
+    """The settings and the start script of a site, one of so many."""
     settings = {"NAME": name, "SUPERLINK": address, "DATA": "data.npz", "STATE": "state", "FEATURES": "", "MODEL": ""}
     table = dict.fromkeys(("LABEL", "DROP", "PERSON", "TASK", "DATE_AS", "ENCODING"), "")  # which column is what
     table["STREAM"] = "no"  # yes: DATA is Parquet that need not fit into memory
     policy = replace(DEPLOYED, privacy="secure" if sites >= LEAST else "plain")
     rules = {item.name.upper(): _setting(getattr(policy, item.name)) for item in fields(Policy)}
-    write(folder / "site.env", env_text({**settings, **table, "PORT": str(port), "VERSION": VERSION, **rules}))
+    write(
+        folder / "site.env", env_text({**settings, **table, "PORT": port, "VERSION": version, "LOG": "text", **rules})
+    )
     write(folder / "start.sh", template("site/start.sh", switches=_exports()), script=True)
 
 

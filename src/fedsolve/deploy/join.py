@@ -8,21 +8,26 @@ at a site     pin    takes that file in; then all sites compare its fingerprint 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedsolve import disk
+from fedsolve.data.reading import Reading
 from fedsolve.deploy import certificates
-from fedsolve.deploy.files import NAME, env_text, read_env, write
-from fedsolve.errors import DataError, brief, unknown
+from fedsolve.deploy.files import NAME, env_text, read_env, template, write, write_site
+from fedsolve.deploy.invite import Invitation, known_peers, place_port, read_text, write_invitation
+from fedsolve.errors import DataError, ParameterError, brief, unknown
 from fedsolve.privacy import credentials
 from fedsolve.privacy.credentials import IDENTITY, PEERS
 from fedsolve.privacy.keys import Peer
+from fedsolve.privacy.policy import Policy
 from fedsolve.texts import read_json
 
 CARD = "card.json"  # in a site's folder: what its owner gives to the server's
 FORMAT = 1
+FIXED = ("NAME", "PORT", "VERSION")  # settings of a site that are not for its owner to write, or have an option
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,17 @@ class Card:
         return cls(name, node, credentials.of_words(words, whose))
 
 
-def join(folder: Path) -> Card:
-    """At a site: make its keys, where it has none, and write its card beside them."""
+def join(folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> Card:
+    """At a site: make its keys, where it has none, and write its card beside them; its node has this port, or one free.
+
+    A port that site.env has already stays, unless another one is given. `settings` are put into site.env.
+    """
     name = read_env(folder / "site.env").get("NAME", "")
     if not NAME.fullmatch(name):
         raise DataError(f"{folder / 'site.env'} does not say the site's NAME; it came with `fedsolve deploy init`")
+    if settings:
+        _settle(folder, settings)
+    place_port(folder, port)
     private, public = folder / "node.key", folder / "node.pub"
     if not private.exists():
         secret, shown = certificates.node_pair()
@@ -67,13 +78,48 @@ def join(folder: Path) -> Card:
     return card
 
 
+def accept(
+    folder: Path, path: Path, name: str, *, port: int | None = None, settings: Mapping[str, str] | None = None
+) -> Card:
+    """At a new site: make its folder from an invitation, its keys, its card, and pin the keys of the sites so far."""
+    if not NAME.fullmatch(name) or name == "global":
+        raise ParameterError(f"sites are named by letters, digits, '.', '_' and '-'; got {name!r}")
+    if folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder} is not empty; name a new folder for the site")
+    invitation = Invitation.from_text(read_text(path), str(path))
+    if name in invitation.peers:
+        raise DataError(f"there is a site called {name!r} already; choose another name")
+    try:
+        write(folder / "ca.crt", invitation.authority)
+        write_site(folder, name, invitation.address, len(invitation.peers) + 1, version=invitation.version)
+        card = join(folder, port=port, settings=settings)
+        credentials.write_peers(folder / PEERS, {**invitation.peers, name: card.peer})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # it was new or empty
+        raise
+    return card
+
+
+def _settle(folder: Path, settings: Mapping[str, str]) -> None:
+    """At a site: put settings into its site.env, if it has their names, and if all of them can be read together."""
+    before = read_env(folder / "site.env")
+    for name in settings:
+        if name not in before or name in FIXED:
+            raise unknown("setting", name, [each for each in before if each not in FIXED])
+    after = {**before, **settings}
+    lower = {name.lower(): value for name, value in after.items()}
+    Policy.of(lower)
+    Reading.of(lower)
+    disk.write_bytes(folder / "site.env", env_text(after).encode(), public=True)
+
+
 def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
     """At the server: let the sites of these cards in; the keys of all sites that are known now.
 
     Another key of a site that is known is refused, and nothing is changed then.
     """
     sites, known = sites_of(folder), known_peers(folder)
-    found = [Card.from_text(_read(path), str(path)) for path in cards]
+    found = [Card.from_text(read_text(path), str(path)) for path in cards]
     names = [card.name for card in found]
     if len(set(names)) != len(names):
         raise DataError(f"two cards are of one site; got {', '.join(names)}")
@@ -87,6 +133,7 @@ def add(folder: Path, cards: Sequence[Path]) -> dict[str, Peer]:
         write(folder / "keys" / f"{card.name}.pub", card.node + "\n")
     credentials.write_peers(folder / PEERS, after)
     _expect(folder, [*sites, *(name for name in names if name not in sites)])
+    write_invitation(folder)
     return after
 
 
@@ -99,6 +146,7 @@ def remove(folder: Path, name: str) -> None:
     _expect(folder, [site for site in sites if site != name])
     credentials.write_peers(folder / PEERS, {site: peer for site, peer in known.items() if site != name})
     key.unlink(missing_ok=True)
+    write_invitation(folder)
 
 
 def pin(folder: Path, path: Path) -> dict[str, Peer]:
@@ -125,12 +173,7 @@ def trial(folder: Path) -> None:
     add(folder / "server", [site / CARD for site in sites])
     for site in sites:
         pin(site, folder / "server" / PEERS)
-
-
-def known_peers(folder: Path) -> dict[str, Peer]:
-    """The keys of sites for secure sums that a server knows; none where no card was added yet."""
-    path = folder / PEERS
-    return credentials.read_peers(path) if path.exists() else {}
+    write(folder / "start.sh", template("start.sh"), script=True)
 
 
 def sites_of(folder: Path) -> tuple[str, ...]:
@@ -141,10 +184,3 @@ def sites_of(folder: Path) -> tuple[str, ...]:
 def _expect(folder: Path, sites: Sequence[str]) -> None:
     text = env_text({**read_env(folder / "server.env"), "SITES": ",".join(sites)})
     disk.write_bytes(folder / "server.env", text.encode(), public=True)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from error

@@ -23,9 +23,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedsolve import disk
+from fedsolve.deploy import records
 from fedsolve.deploy.certificates import public_pem
 from fedsolve.deploy.files import read_env, template, write
-from fedsolve.deploy.join import known_peers, sites_of
+from fedsolve.deploy.invite import known_peers
+from fedsolve.deploy.join import sites_of
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.features import fitting
 from fedsolve.privacy.credentials import PEERS
@@ -34,6 +36,7 @@ from fedsolve.runtime.offline import SWITCHES
 
 if TYPE_CHECKING:
     from fedsolve.runtime.flower import Keeping
+    from fedsolve.runtime.flower.control import Control
 
 LINK = "fedsolve"  # the name of the connection in Flower's configuration
 GONE = 15.0  # seconds without a SuperLink before a run is given up
@@ -69,13 +72,14 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     fitting.check(job.features)
     if job.noise and ledger:
         raise ParameterError("--epsilon is without --ledger: a ledger takes sums over samples, and no noise")
-    settings, here = read_env(folder / "server.env"), folder.resolve()
+    here = folder.resolve()
     if not rules.sites:
-        _say_who_is_not_named(folder, sites_of(folder), say)
+        for sentence in unlike(folder):
+            say(sentence)
     rules = replace(rules, sites=rules.sites or sites_of(folder))  # refuses to leave out whom nobody knows
     if job.quorum:
         _check_peers(folder, rules.expected)
-    host, port = settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
+    host, port = link_of(folder)
     started = time.monotonic()
     while not is_open(host, port):
         if time.monotonic() - started >= rules.wait:
@@ -86,7 +90,11 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
     environment = _environment(here)
     # What is under way lies in one folder, also at the server app, so that it is gone whatever ends the run.
     scratch_folder = partial(tempfile.TemporaryDirectory, prefix=".fedsolve-", dir=out.parent)
-    with _ended_by_sigterm(), scratch_folder(ignore_cleanup_errors=True) as scratch:
+    with (
+        _ended_by_sigterm(),
+        scratch_folder(ignore_cleanup_errors=True) as scratch,
+        records.under_way(here, job, rules, out, ledger and ledger.resolve(), Path(scratch)),
+    ):
         keys = register(here, rules.expected, say)
         status = Path(scratch) / "status.json"
         config = Path(scratch) / "run.toml"
@@ -102,8 +110,8 @@ def run(folder: Path, job: Job, rules: Rules, out: Path, say: Say, ledger: Path 
         if not status.is_file():
             raise DataError("the run ended without a result; the SuperLink's log says more. Running again is safe")
         outcome = json.loads(status.read_text())
-    if "error" in outcome:
-        raise DataError(outcome["error"])
+        if "error" in outcome:
+            raise DataError(outcome["error"])
     return out
 
 
@@ -135,14 +143,23 @@ def _check_peers(folder: Path, sites: Sequence[str]) -> None:
         )
 
 
-def _say_who_is_not_named(folder: Path, sites: Sequence[str], say: Say) -> None:
-    """One line about the sites whose key is there but whom SITES does not name."""
-    unnamed = sorted({path.stem for path in (folder / "keys").glob("*.pub")} - set(sites))
+def unlike(folder: Path) -> list[str]:
+    """Sentences about names and keys in a server's folder that do not belong together; none where all do."""
+    sites, keys = sites_of(folder), {path.stem for path in (folder / "keys").glob("*.pub")}
+    unnamed, keyless = sorted(keys - set(sites)), [name for name in sites if name not in keys]
+    sentences = []
     if unnamed:
-        say(
+        sentences.append(
             f"not asked: {', '.join(unnamed)}: {folder / 'keys'} has the key, but SITES in {folder / 'server.env'} "
-            "does not have the name; to let a site take part, add its name there and run again"
+            "does not have the name; `fedsolve deploy add` with the site's card lets it take part, or add its name "
+            "there; `fedsolve deploy remove` takes the key away"
         )
+    if keyless:
+        sentences.append(
+            f"no key: {', '.join(keyless)}: the site's card is wanted, which `fedsolve deploy join` makes there, for "
+            "`fedsolve deploy add`"
+        )
+    return sentences
 
 
 def search_path() -> str:
@@ -161,8 +178,8 @@ def is_open(host: str, port: int) -> bool:
 
 def _environment(here: Path) -> dict[str, str]:
     """For Flower's commands at the server, after writing where the SuperLink is."""
-    settings, home = read_env(here / "server.env"), here / "home"
-    address = f"{settings.get('LISTEN', '127.0.0.1')}:{settings.get('PORT', '8000')}"
+    home, (host, port) = here / "home", link_of(here)
+    address = f"{host}:{port}"
     authority = json.dumps(str(here / "ca.crt"))
     write(home / "config.toml", template("config.toml", link=LINK, address=address, ca=authority))
     return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": search_path()}
@@ -174,46 +191,52 @@ def register(folder: Path, sites: Sequence[str], say: Say) -> dict[str, str]:
     The public keys, by site.
     """
     here = folder.resolve()
-    environment = _environment(here)
     keys = {name: public_pem(here / "keys" / f"{name}.pub") for name in sites}
-
-    def flwr(*words: str) -> subprocess.CompletedProcess[str]:
-        command = ["flwr", "supernode", *words, "--format", "json"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-
-    memory = here / "home" / "registered.json"
-    before = _read_json(memory)  # node and key of each site when it was last registered
-    there = {node["node-id"] for node in _last_json(flwr("list", LINK).stdout).get("nodes", [])}
-    nodes = {name: node for name, node in before.items() if node[0] in there and node[1] == keys.get(name)}
-    for name in sites:
-        if name in nodes:
-            continue
-        process = flwr("register", str(here / "keys" / f"{name}.pub"), LINK)
-        output = process.stdout + process.stderr
-        reply = _last_json(process.stdout)
-        if reply.get("success"):
-            say(f"registered the key of {name}")
-            nodes[name] = (str(reply["node-id"]), keys[name])
-        elif "already" not in output.lower():
-            raise DataError(f"the SuperLink refused the key of {name}: {' '.join(output.split())[-300:]}")
-    write(memory, json.dumps(nodes))
+    # One at a time: the server's start script, `deploy add` and a run may all come at once.
+    with disk.alone(disk.private_folder(here / "home") / "registering"), connect(here) as link:
+        known = {node.key.strip(): node for node in link.nodes()}
+        for name, key in keys.items():
+            node = known.get(key.strip())
+            if node is None:
+                link.register(key)
+                say(f"registered the key of {name}")
+            elif node.status == "unregistered":
+                raise DataError(
+                    f"the SuperLink remembers the key of {name} as one that was removed, and lets it in again when it "
+                    f"was stopped and started: {folder / 'start.sh'}"
+                )
     return keys
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
+def keyed_sites(folder: Path) -> tuple[str, ...]:
+    """The sites that a server's folder names, and whose keys it has."""
+    return tuple(name for name in sites_of(folder) if (folder / "keys" / f"{name}.pub").is_file())
 
 
-def _last_json(text: str) -> dict[str, Any]:
-    """The JSON object in what a command printed."""
-    start = text.find("{")
+def unregister(folder: Path, key: str) -> bool:
+    """Have the SuperLink let a key in no longer, and say whether it did before; it must run."""
+    with connect(folder.resolve()) as link:
+        nodes = [node for node in link.nodes() if node.key.strip() == key.strip() and node.status != "unregistered"]
+        for node in nodes:
+            link.unregister(node.id)
+    return bool(nodes)
+
+
+def connect(folder: Path) -> Control:
+    """A connection to the control paths of the SuperLink of a server's folder."""
+    from fedsolve.runtime.flower.control import Control
+
+    host, port = link_of(folder)
+    return Control(f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}", folder / "ca.crt")
+
+
+def link_of(folder: Path) -> tuple[str, int]:
+    """Where the SuperLink of a server's folder listens."""
+    settings = read_env(folder / "server.env")
     try:
-        return dict(json.loads(text[start:])) if start >= 0 else {}
-    except ValueError:
-        return {}
+        return settings.get("LISTEN", "127.0.0.1"), int(settings.get("PORT", "8000"))
+    except ValueError as error:
+        raise DataError(f"PORT in {folder / 'server.env'} must be a number; got {settings.get('PORT')!r}") from error
 
 
 def _stream(command: Sequence[str], environment: Mapping[str, str], link: tuple[str, int], say: Say) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from fedsolve import codec
 from fedsolve.errors import DataError, FedsolveError, StorageError
 from fedsolve.ledger import entries, sums
+from fedsolve.ledger.records import Event
 from fedsolve.ledger.terms import Terms
 from fedsolve.ledger.total import Total
 from fedsolve.ledger.upgrade import TABLES, seal_terms, upgrade
@@ -26,6 +27,7 @@ VERSION = 2
 PAGE = 16384  # bytes; contributions are large
 CACHE = 32  # MB of pages that a process keeps; the total of 1000 features and 100 classes takes ten
 PATIENCE = 60.0  # seconds to wait for another process
+GLANCE = 2.0  # the same, for who only looks on
 
 _SCHEMA = (
     """
@@ -225,6 +227,18 @@ def _link(source: Path, target: Path) -> None:
         if target.exists():
             raise FileExistsError(target) from None
         os.rename(source, target)
+
+
+def last_events(path: Path, most: int) -> tuple[Event, ...]:
+    """The last lines of a ledger's journal, the latest first; the file is read, and nothing else."""
+    if not path.is_file():
+        raise DataError(f"there is no ledger {path}; make one with `fedsolve ledger create`")
+    lines = "SELECT at, event, client, digest, bytes, reason FROM journal ORDER BY number DESC LIMIT ?"
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", timeout=GLANCE, uri=True)) as db:
+            return tuple(Event(*row) for row in db.execute(lines, (most,)))
+    except ERRORS as error:
+        raise fault(f"cannot read {path}", error) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

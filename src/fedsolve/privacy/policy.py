@@ -91,6 +91,15 @@ class Policy:
             settings = ", ".join(f"{name.upper()}={text}" for name, text in values.items())
             raise ParameterError(f"the site's settings {settings} cannot be read: {error}") from error
 
+    def words(self) -> str:
+        """What the server's operator is told of it: how it answers, and its share of test samples.
+
+        >>> Policy(privacy="secure").words()
+        'secure, quorum 3, test 0.2'
+        """
+        quorum = f", quorum {self.quorum}" if self.privacy == "secure" else ""
+        return f"{self.privacy}{quorum}, test {self.test}"
+
     def admit(
         self, method: str, features: str, *, quorum: int = 0, epsilon: float | None = None, thin: bool = False
     ) -> None:

@@ -38,6 +38,24 @@ from fedsolve.runtime.turnout import Participation, Turnout
 OnRound: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
 
+def together(*listeners: OnRound | None) -> OnRound | None:
+    """One listener for those that there are.
+
+    >>> heard: list[int] = []
+    >>> both = together(lambda line, of: heard.append(of), None, lambda line, of: heard.append(-of))
+    >>> both(Round(1, 0, 0, 0.0), 3) if both else None
+    >>> heard, together(None) is None
+    ([3, -3], True)
+    """
+    there = [each for each in listeners if each is not None]
+
+    def on_round(line: Round, of: int) -> None:
+        for each in there:
+            each(line, of)
+
+    return on_round if there else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """What the server knows at the end."""

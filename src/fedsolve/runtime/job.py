@@ -77,10 +77,11 @@ class Description:
     task: Task  # as its data alone pose it
     samples: int
     words: str = ""  # levels of its columns, where they must be known before sums can be added under masks
+    policy: str = ""  # its own rules in short, for the operator of the server
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        texts = isinstance(self.version, str) and isinstance(self.words, str)
+        texts = all(isinstance(text, str) for text in (self.version, self.words, self.policy))
         if not texts or not isinstance(self.task, Task):
             raise DataError(
                 f"version and task must be a text and a task; got {self.version!r:.50} and {self.task!r:.50}"

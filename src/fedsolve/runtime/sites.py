@@ -143,7 +143,7 @@ class FileSite:
         else:
             whole, target = table.samples(), self.policy.told_fitted(table.task.target, table.rows)
         task = replace(table.task, features=features, target=target)
-        return Description(self.name, VERSION, task, len(whole), self._words(job, whole))
+        return Description(self.name, VERSION, task, len(whole), self._words(job, whole), self.policy.words())
 
     def _words(self, job: Job, whole: Samples) -> str:
         """Levels that enough rows have, by name, for a map that is fitted in secure sums."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
+from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
@@ -28,8 +28,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedsolve.errors import FedsolveError
-from fedsolve.runtime import audit
-from fedsolve.runtime.flower.client import AUDIT, failure, make_client_app
+from fedsolve.runtime.flower.client import log_of, make_client_app, refusal
+from fedsolve.runtime.flower.messages import size
 
 POLL = 0.2  # seconds between two looks for a message
 AWAY = 1.0  # seconds to the next try where the node does not answer
@@ -74,9 +74,13 @@ def answer(address: str, token: str, foreign: Callable[[bytes], str]) -> None:
         odd = foreign(bundle.content)
         if odd:
             words = f"it runs its own code only, and the server ships another bundle: {odd}"
-            log = audit.Log(Path(str(context.node_config.get("state", "."))) / AUDIT)
-            log.write({"run": str(run.run_id), "what": "bundle", "digest": bundle.hash_str, "refused": words})
-            reply = failure(message, context, words)
+            content, line = (
+                refusal(context, words),
+                {"run": str(run.run_id), "what": "bundle", "digest": bundle.hash_str},
+            )
+            if log := log_of(context):
+                log.write({**line, "refused": words, "bytes": size(content)})
+            reply = Message(content, reply_to=message)
         else:
             reply = make_client_app()(message, context)
         push_message(client, reply, context)

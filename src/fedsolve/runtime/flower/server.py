@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -23,19 +23,23 @@ from fedsolve.features import fitting, maps
 from fedsolve.method import Method
 from fedsolve.progress import Progress
 from fedsolve.result import Result
-from fedsolve.runtime.drive import OnRound, Outcome, drive
+from fedsolve.runtime.drive import OnRound, Outcome, drive, together
 from fedsolve.runtime.fitting import Fitting
+from fedsolve.runtime.flower.counting import Counted
 from fedsolve.runtime.flower.meeting import Opening, Say, meet
 from fedsolve.runtime.flower.transport import FlowerTransport
 from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Keeper, SumWitness
 from fedsolve.runtime.job import Job, Rules, agreed
+from fedsolve.runtime.live import FILE as LIVE
+from fedsolve.runtime.live import Live
 
 if TYPE_CHECKING:
     from fedsolve.privacy.keys import Peer
 
 Keeping = Callable[[Method, Task], AbstractContextManager[Keeper]]  # who keeps what comes in such a run
 
+P = ParamSpec("P")
 _log = logging.getLogger("flwr")  # Flower streams what is said here to whoever started the run
 
 
@@ -61,12 +65,13 @@ def serve(
     scratch: Path | None = None,
     keeping: Keeping | None = None,
     peers: Mapping[str, Peer] | None = None,
+    live: Live | None = None,
 ) -> tuple[Outcome, Task, Method]:
     """The whole server side: meet the sites, agree on the task, run the method on whoever stays.
 
-    `on_round` is told of each round. Early answers wait below `scratch`; without it, and under a secure sum, there are
-    none. `keeping` says who keeps each reply, or their sum. `peers` are the sites' public keys for secure sums, where
-    the job asks for them.
+    `on_round` is told of each round, and `live` how all of it goes. Early answers wait below `scratch`; without it, and
+    under a secure sum, there are none. `keeping` says who keeps each reply, or their sum. `peers` are the sites' public
+    keys for secure sums, where the job asks for them.
     """
     noise = job.noisy()
     if noise is not None:
@@ -95,6 +100,8 @@ def serve(
         left_out |= {name: plain(reason) for name, reason in odd.items()}
         for name, reason in sorted(left_out.items()):
             say(f"left out: {name}: {reason}")
+        if live:
+            live.met(nodes, descriptions, {**absent, **left_out})
         nodes = {name: node for name, node in nodes.items() if name not in left_out}
         samples = sum(site.samples for name, site in descriptions.items() if name not in left_out)
         number = len(descriptions) - len(odd)
@@ -123,7 +130,7 @@ def serve(
             tolerate=True,
             min_clients=least,
             progress=progress,
-            on_round=on_round,
+            on_round=together(on_round, live.round_over if live else None),
             evaluate_every=rules.evaluate_every or method.rounds,
             on_reply=keeper.keep if keeper and not job.quorum else None,
             gathering=gathering(transport, keeper.add_cohort if keeper else None),
@@ -131,6 +138,8 @@ def serve(
         )
         for name, reason in sorted(outcome.failed.items()):
             say(f"left out: {name}: {reason}")
+        if live:
+            live.leave_out(outcome.failed)
     return replace(outcome, failed={**absent, **left_out, **outcome.failed}), task, method
 
 
@@ -181,9 +190,17 @@ def deployed(keeps: Callable[[Mapping[str, Any], Job], Keeping | None], grid: Gr
         out = Path(str(config["out"]))
         disk.private_folder(out.parent)
         keeping = keeps(config, job)
-        outcome, task, method = serve(
-            grid, job, rules, _log.info, _reporter(), scratch=status.parent, keeping=keeping, peers=_peers(config, job)
+        live = Live(
+            status.with_name(LIVE), str(context.run_id), {key.strip(): name for name, key in rules.keys.items()}
         )
+        counted = Counted(grid, live.write)
+        live.watch(counted.traffic, counted.keys)
+        say, progress = _both(_log.info, live.say), _both(_reporter(), live.progress)
+        outcome, task, method = serve(
+            counted, job, rules, say, progress, scratch=status.parent, keeping=keeping, peers=_peers(config, job),
+            live=live,
+        )  # fmt: skip
+        live.progress("writing the result", 0, 1)
         result_of(outcome, task, method, job, rules, time.perf_counter() - started).save(out)
         end = {"out": str(out)}
     except FedsolveError as error:
@@ -200,6 +217,16 @@ def _peers(config: Mapping[str, Any], job: Job) -> dict[str, Peer] | None:
     from fedsolve.privacy.credentials import read_peers  # needs a package that not everybody has
 
     return read_peers(Path(str(config["peers"])))
+
+
+def _both(first: Callable[P, None], second: Callable[P, None]) -> Callable[P, None]:
+    """Both functions, one after the other."""
+
+    def act(*words: P.args, **named: P.kwargs) -> None:
+        first(*words, **named)
+        second(*words, **named)
+
+    return act
 
 
 def _reporter() -> Progress:

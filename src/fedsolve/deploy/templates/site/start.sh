@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts this site's node, and again when it ends: a node whose key is not registered yet, or that was cut off a moment
-# ago, is refused at first. Ctrl-C or kill stops it.
+# ago, is refused at first. Ctrl-C or kill stops it. What is news of its log is passed on; LOG=json in site.env: as JSON,
+# LOG=all: all of it.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/site.env"
 @switches
@@ -19,9 +20,12 @@ rules="$rules deadline=\"$DEADLINE\" allow_splits=\"$ALLOW_SPLITS\""
 # Messages are answered by the fedsolve that is installed here. What a server ships is never unpacked.
 mkdir -p "$FLWR_HOME" && chmod 700 "$FLWR_HOME"
 (umask 077 && head -c 32 /dev/urandom > "$FLWR_HOME/secret")
+rm -f "$FLWR_HOME/log" && mkfifo -m 600 "$FLWR_HOME/log"
+{ fedsolve deploy log "$NAME" --form "${LOG:-text}" || cat; } < "$FLWR_HOME/log" &
+exec > "$FLWR_HOME/log" 2>&1
 fedsolve deploy answer "127.0.0.1:$PORT" "$FLWR_HOME/secret" &
 runner=$!
-trap 'kill "$child" "$runner" 2>/dev/null; wait; exit 0' INT TERM
+trap 'kill "$child" "$runner" 2>/dev/null; exec > /dev/null 2>&1; wait; exit 0' INT TERM
 while :; do
   flower-supernode --isolation process --superexec-auth-secret-file "$FLWR_HOME/secret" \
     --superlink "$SUPERLINK" --root-certificates "$here/ca.crt" \
