@@ -1,4 +1,7 @@
-"""Run benchmarks by name (default: those of speed), print a table and save JSON below benchmarks/results/."""
+"""Run benchmarks by name (default: those of speed), print tables against the last run of this machine, and keep them.
+
+Each run is a line of benchmarks/results/bench.jsonl, with the CPU's name; the latest also a file of its own, NAME.json.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from . import (
     extraction,
     floor,
     flower,
+    history,
     layers,
     ledger,
     local_sgd,
@@ -30,13 +34,17 @@ from . import (
     recursion,
     scale,
     secure,
+    start,
     streams,
     tables,
     tables_accuracy,
+    thin,
 )
 
 SPEED = {
+    "start": start.measure,
     "floor": floor.measure,
+    "thin": thin.measure,
     "recursion": recursion.measure,
     "scale": scale.measure,
     "extraction": extraction.measure,
@@ -68,20 +76,26 @@ def main(names: list[str]) -> None:
         sys.exit(f"unknown benchmark {strange[0]!r}; known: {', '.join(BENCHMARKS)}")
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
+    machine, kept = {"cpu": cpu(), "cores": cores()}, folder / "bench.jsonl"
+    print(f"{machine['cpu']}, {machine['cores']} cores")
     for name in names or list(SPEED):
         print(f"\n== {name}: {(BENCHMARKS[name].__doc__ or '').strip().splitlines()[0]}", flush=True)
         rows = BENCHMARKS[name]()
-        show(rows)
+        before = history.last(history.read(kept), name, machine)
+        show(history.compared(rows, before["rows"]) if before else rows)
+        if before:
+            print(f"last: {before['date']}, fedsolve {before.get('versions', {}).get('fedsolve', '?')}")
         record = {
             "benchmark": name,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": {"cpu": cpu(), "cores": cores()},
+            "machine": machine,
             "versions": versions(),
             "rows": rows,
         }
         path = folder / f"{name}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"saved {path}")
+        history.append(kept, record)
+        print(f"saved {path} and {kept.name}")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Healthy where the SuperLink or the node whose folder FEDSOLVE_FOLDER names listens on its port.
-# To be joined here: whoever serves the status page of the server can ask its /health instead.
+# Whether its sites are connected, too, is told by /health of `fedsolve deploy status DIR --page`.
 [ -n "$FEDSOLVE_FOLDER" ] || exit 0
 . "$FEDSOLVE_FOLDER"/s*.env
 exec python -c 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).close()' "$PORT"
