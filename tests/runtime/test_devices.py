@@ -220,7 +220,7 @@ def test_a_run_that_was_stopped_keeps_its_seconds_and_its_pace(clock: SimpleName
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fs.run(method, federation, devices="slow:4,16", checkpoint=Checkpoint(tmp_path, every=2), report=stop)
+        fs.run(method, federation, devices="slow:4,16", checkpoint=Checkpoint(tmp_path, every=2), on_round=stop)
     resumed = fs.run(method, federation, devices="slow:4,16", checkpoint=Checkpoint(tmp_path, resume=True))
     for name, client in straight.clients.items():
         again = resumed.clients[name].seconds

@@ -32,11 +32,12 @@ from fedsolve.deploy.status import Status, status
 from fedsolve.runtime import audit, live
 from fedsolve.runtime.flower import make_client_app
 from fedsolve.runtime.flower.control import Node
+from fedsolve.runtime.flower.inline import RUN
 from fedsolve.runtime.flower.server import deployed
 from fedsolve.runtime.job import Description, Job, Rules
 from tests.runtime.browser import browser as browser
 from tests.runtime.browser import show
-from tests.runtime.grid import RUN, InProcessGrid
+from tests.runtime.grid import InProcessGrid
 from tests.runtime.live import init_on_free_ports
 from tests.runtime.test_flower import wards
 
