@@ -430,7 +430,7 @@ def test_run_says_what_is_emulated(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [(["--devices", "quick:4"], "devices must be as in slow:4,16"),
-     (["--devices", "slow:4", "--runtime", "flower"], "--devices are emulated by --runtime local")],
+     (["--devices", "slow:4", "--runtime", "flower"], "--devices are for --runtime local")],
 )  # fmt: skip
 def test_devices_that_cannot_be_are_refused(command: Command, more: list[str], told: str) -> None:
     pytest.importorskip("flwr")

@@ -123,11 +123,8 @@ def noise_of(settings: Settings) -> Noise | None:
     """
     if settings.epsilon is None:
         usual = Settings()
-        given = [
-            name
-            for name in ("delta", "noise", "honest", "target_bound")
-            if getattr(settings, name) != getattr(usual, name)
-        ]
+        names = ("delta", "noise", "honest", "target_bound")
+        given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
         if given:
             raise ParameterError(f"{option_name(given[0])} is for runs with noise: say how much by --epsilon")
         return None
@@ -232,10 +229,9 @@ def execute(
     if settings.runtime == "flower":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
-        if checkpoint is not None:
-            raise ParameterError("--checkpoint and --resume are for --runtime local")
-        if devices is not None:
-            raise ParameterError("--devices are emulated by --runtime local; take one of both away")
+        for asked, option in ((checkpoint, "--checkpoint and --resume"), (devices, "--devices")):
+            if asked is not None:
+                raise ParameterError(f"{option} are for --runtime local")
     if checkpoint is not None:
         checkpoint = replace(checkpoint, settings=asdict(settings))
     ready = prepared or prepare(settings, progress)
@@ -259,10 +255,9 @@ def execute(
                 noise=noise,
                 devices=devices,
             )
-    chosen = parameters.values(method)
     resolved = replace(
         settings,
-        set=chosen,
+        set=parameters.values(method),
         clients=len(federation.clients),
         rounds=method.rounds,
         alone=alone,
