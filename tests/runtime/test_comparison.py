@@ -87,6 +87,8 @@ def test_values_and_lists(tmp_path: Path, text: str, wanted: Any) -> None:
         ('methods = ["mine:Method"]', "names the method 'mine:Method'.*--methods mine:Method"),
         ('methods = ["fedavg"]\n[set]\nmodel = "mine:net"', "names 'mine:net'.*--set model=mine:net"),
         ('methods = ["fedavg"]\n[set]\nmodel = ["lr", "mine:net"]', "names 'mine:net'.*--set model=mine:net"),
+        ('methods = ["fedhip"]\n[set]\nmodel = "mine:net"', "names 'mine:net'"),  # which `local` beside it would have
+        ('methods = ["fedala"]\n[set]\nfedavg.model = "mine:net"', "names 'mine:net'"),  # a baseline's
         ('[methods.own]\nmethod = "fedavg"\nset.model = "mine:net"', "names 'mine:net'.*--set model=mine:net"),
     ],
 )
@@ -98,7 +100,13 @@ def test_what_a_file_may_not_say(tmp_path: Path, text: str, told: str) -> None:
 def test_a_module_that_is_given_here_may_be_named_by_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'methods = ["fedavg"]\n[set]\nmodel = "mine:net"')
     assert read(path, assigned={"model": "mine:net"}).assignments == {"model": "mine:net"}
-    assert read(path, assigned={"fedavg.model": "mine:net"}).entries == (Entry("fedavg"),)
+    assert read(path, assigned={"model": "lr"}).assignments == {"model": "mine:net"}  # which is not used then
+    with pytest.raises(ParameterError, match="names 'mine:net'"):
+        read(path, assigned={"fedavg.lr": "0.1"})
+    own = written(tmp_path, '[methods.own]\nmethod = "fedavg"\nset.model = "mine:net"')
+    with pytest.raises(ParameterError, match="names 'mine:net'"):
+        read(own, assigned={"model": "other:net"})  # which is another module, and not what the named method has
+    assert read(own, assigned={"model": "mine:net"}).entries[0].name == "own"
 
 
 NAMED = """

@@ -430,7 +430,7 @@ def test_run_says_what_is_emulated(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [(["--devices", "quick:4"], "devices must be as in slow:4,16"),
-     (["--devices", "slow:4", "--runtime", "flower"], "--devices are emulated by --runtime local")],
+     (["--devices", "slow:4", "--runtime", "flower"], "--devices are for --runtime local")],
 )  # fmt: skip
 def test_devices_that_cannot_be_are_refused(command: Command, more: list[str], told: str) -> None:
     pytest.importorskip("flwr")
@@ -441,7 +441,9 @@ def test_devices_that_cannot_be_are_refused(command: Command, more: list[str], t
 
 def test_a_comparison_on_devices_is_another_one(command: Command, tmp_path: Path) -> None:
     asked = ["compare", "--methods", "afl", "--clients", "4", "--out", "cmp", "--no-baselines"]
-    assert command(*asked, "--devices", "slow:4").code == 0
+    done = command(*asked, "--devices", "slow:4")
+    assert done.code == 0
+    assert " s emulated" in done.out.splitlines()[0]
     place = tmp_path / "cmp" / "afl-0"
     settings = Settings(method="afl", clients=4, alone=False, devices="slow:4")
     settings = dataclasses.replace(settings, alone=figures(place)["settings"]["alone"])

@@ -50,4 +50,7 @@ def _in_short(reply: Any, asked: str | None) -> str:
     mean, pooled, worst = (words.text(metric, figures.get(part)) for part in ("mean", "pooled", "worst_decile"))
     sent = reply["bytes"]["up"] + reply["bytes"]["down"]
     name = "" if metric == "accuracy" else f"{words.title(metric)} "
-    return f"{name}mean {mean}  pooled {pooled}  worst tenth {worst}  {size(sent)}  {reply['seconds']['total']:.1f} s"
+    seconds = f"{reply['seconds']['total']:.1f} s"
+    if reply.get("settings", {}).get("devices") is not None:
+        seconds = f"{sum(line['seconds'] for line in reply['history']):.1f} s emulated"
+    return f"{name}mean {mean}  pooled {pooled}  worst tenth {worst}  {size(sent)}  {seconds}"

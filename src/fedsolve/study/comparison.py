@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsolve.errors import ParameterError, brief, unknown
 from fedsolve.parameters import whole
-from fedsolve.study.compare import Entry
+from fedsolve.study.compare import AVERAGES, Entry
 from fedsolve.study.resume import check_given
 from fedsolve.study.settings import Settings, read_config
 from fedsolve.study.sweep import bases, grid
@@ -51,6 +51,7 @@ def read(path: Path, given: Mapping[str, Any], assigned: Mapping[str, str], meth
                 f"{path} names the method {entry.method!r}, which is not of the catalogue; if you trust it, give it "
                 f"here, in place of its name: --methods {entry.method}"
             )
+    for entry in (*kept, *map(Entry, ("local", *AVERAGES))):  # what is compared, and what stands beside it
         _check_given(found, entry, given, assigned, str(path), modules=written)
     if not written and methods:  # parameters of the run in the file are its method's
         left = {entry.method for entry in kept}
@@ -68,12 +69,18 @@ def _check_given(
     *,
     modules: bool,
 ) -> None:
-    """Refuse files and modules that only the file names, value by value where it has lists."""
-    here = {key.rpartition(".")[2]: text for key, text in assigned.items()}
+    """Refuse files and modules that only the file names, value by value where it has lists.
+
+    A module is given here where the command line has its very text: a parameter of the same name may be another's.
+    """
+    names = [entry.method]
+    given_texts = {text for each in grid(assigned, names) for text in each.values()}
     maps = [base.features for base in bases(Settings(), None, None, found.lists.get("features"))]
-    for assignments in grid(found.assignments, [entry.method]):
+    for assignments in grid({**found.assignments, **assigned}, names):
         parts = [(*key.rpartition("."), text) for key, text in assignments.items()]
-        own = {key: text for whose, _, key, text in parts if whose in ("", entry.method)} | dict(entry.set)
+        own = {key: text for whose, _, key, text in parts if not whose}
+        own |= {key: text for whose, _, key, text in parts if whose == entry.method} | dict(entry.set)
+        here = {key: text for key, text in own.items() if text in given_texts}
         for features in maps:
             stored = {**found.settings, "method": entry.method, "set": own, "features": features}
             check_given(stored, {**given, "method": entry.method, "set": here}, source, modules=modules)

@@ -123,11 +123,8 @@ def noise_of(settings: Settings) -> Noise | None:
     """
     if settings.epsilon is None:
         usual = Settings()
-        given = [
-            name
-            for name in ("delta", "noise", "honest", "target_bound")
-            if getattr(settings, name) != getattr(usual, name)
-        ]
+        names = ("delta", "noise", "honest", "target_bound")
+        given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
         if given:
             raise ParameterError(f"{option_name(given[0])} is for runs with noise: say how much by --epsilon")
         return None
@@ -235,10 +232,9 @@ def execute(
     if settings.runtime != "local":
         if find_spec("flwr") is None:
             raise ParameterError("--runtime flower needs Flower: pip install 'fedsolve[flower]'")
-        if checkpoint is not None:
-            raise ParameterError("--checkpoint and --resume are for --runtime local")
-        if devices is not None:
-            raise ParameterError("--devices are emulated by --runtime local; take one of both away")
+        for asked, option in ((checkpoint, "--checkpoint and --resume"), (devices, "--devices")):
+            if asked is not None:
+                raise ParameterError(f"{option} are for --runtime local")
         if device not in (None, "cpu"):
             raise ParameterError("--device is for --runtime local; nodes compute on the CPU")
     if checkpoint is not None:
