@@ -30,7 +30,7 @@ def stop_behind(number: int, kind: type[BaseException], *words: str) -> BaseExce
             if line.round == number:
                 raise kind
 
-        return whole(*arguments, **{**settings, "report": report})
+        return whole(*arguments, **{**settings, "on_round": report})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedsolve.study.experiment.run", stopped)

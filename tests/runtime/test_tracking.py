@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -160,7 +161,7 @@ def test_weights_and_biases_has_the_figures_of_the_run_offline(tmp_path: Path, m
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     code = -1
-    for record in records(path.read_bytes()):
+    for record in ended(path):
         if record.HasField("history"):
             rounds[record.history.step.num] = _items(record.history.item)
         elif record.HasField("config"):
@@ -179,6 +180,15 @@ def test_weights_and_biases_has_the_figures_of_the_run_offline(tmp_path: Path, m
     assert code == 0
 
 
+def ended(path: Path) -> list[Any]:
+    """The records of a run that is over: the library's own process may still write the last ones."""
+    deadline = time.monotonic() + 60
+    while not (found := list(records(path.read_bytes()))) or not any(each.HasField("exit") for each in found):
+        assert time.monotonic() < deadline, "the run was never ended"
+        time.sleep(0.02)
+    return found
+
+
 def records(data: bytes) -> Iterator[Any]:
     """The records in a file of Weights & Biases: a log in blocks of 32 KB, as LevelDB writes them, of its messages."""
     from wandb.proto import wandb_internal_pb2
@@ -190,6 +200,8 @@ def records(data: bytes) -> Iterator[Any]:
             place += block - place % block
             continue
         _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        if place + 7 + size > len(data):
+            return  # not all of it is written yet
         parts += data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # whole, or the last part

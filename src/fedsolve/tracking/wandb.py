@@ -70,7 +70,7 @@ class _Run:
         self._run.config.update(dict(values))
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=number)
+        self._run.log(dict(values), step=number, commit=True)  # at once: the last round may not wait for another
 
     def result(self, values: Mapping[str, float], place: str) -> None:
         self._run.summary.update({**values, **({"result": place} if place else {})})
