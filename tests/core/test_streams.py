@@ -229,6 +229,16 @@ def test_what_sums_disclose_is_found_in_blocks_as_in_the_whole(tmp_path: Path, m
         assert found.alone > 0
 
 
+def test_a_feature_that_changes_between_blocks_alone_is_not_constant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, late=(np.arange(ROWS) >= 300).astype(float))  # 300 is where a row group begins
+    table = ward(path, monkeypatch, 50, drop=["patient", "pressure", "age", "town", "smoker"], columns="numbers")
+    found = report(table.samples(), table.task.target)
+    assert found == report(in_memory(table.samples()), table.task.target)
+    assert not found.exact_counts
+
+
 @pytest.mark.parametrize(
     ("changes", "words", "refusal"),
     [
