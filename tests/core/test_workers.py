@@ -74,7 +74,11 @@ def test_a_cluster_of_processes_gives_what_one_process_does(cluster: Any, tmp_pa
     path = written(tmp_path)
     frame = dask.from_pandas(table(), npartitions=5)
     agree(fs.stream(frame, label="ill"), fs.stream(path, label="ill"))
-    told = fs.stream(frame, label="ill").samples().fold(lambda part: {os.getpid()}, set.union)
+    told: frozenset[int] = (
+        fs.stream(frame, label="ill")
+        .samples()
+        .fold(lambda part: frozenset([os.getpid()]), lambda left, right: left | right)
+    )
     assert os.getpid() not in told and len(told) == 2, "partitions are told of by the workers that have them"
     client = fs.stream(frame, label="ill").fitted().client_of("ward-a", test=0.25)
     assert len(client.train) + len(client.test) == 400 and 60 < len(client.test) < 140

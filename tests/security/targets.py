@@ -19,6 +19,7 @@ from fedsolve import arrays, codec, methods, report
 from fedsolve.arrays import Array
 from fedsolve.data import catalog
 from fedsolve.data.files import read_columns
+from fedsolve.data.large import stream
 from fedsolve.data.pickled import read_pickle
 from fedsolve.data.reading import Reading
 from fedsolve.data.task import Task
@@ -211,6 +212,9 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
         else:
             catalog.table_of(read_columns(path), "table")
 
+    def streamed(path: Path) -> None:
+        stream(path, date_as="days").fitted("columns:cell=1").moments()
+
     def config(path: Path) -> None:
         chosen = Settings.of(read_config(path), str(path))
         if chosen.method in ("afl", "fedhip", "apfl"):
@@ -279,6 +283,7 @@ def _files(folder: Path, federation: fs.Federation) -> dict[str, Target]:
     ]
     if find_spec("pyarrow"):
         targets.append(Target("parquet", "bytes", (_parquet(),), through("t.parquet", table), share=0.2))
+        targets.append(Target("stream", "bytes", (_parquet(),), through("s.parquet", streamed), share=0.1))
     return {target.name: target for target in targets}
 
 

@@ -19,7 +19,7 @@ INPUTS = 250  # of each reader
 MEGABYTES = 64  # that reading may take above the input
 NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
-    "csv", "npz", "toml", "comparison", "config", "result", "report", "parquet", "words",
+    "csv", "npz", "toml", "comparison", "config", "result", "report", "parquet", "stream", "words",
     "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
     "spent", "policy", "leaf", "pickle",
 )  # fmt: skip
@@ -32,7 +32,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
 
 
 def test_every_reader_is_tried(targets: dict[str, Target]) -> None:
-    assert set(NAMES) - targets.keys() <= {"parquet", *SECURE}
+    assert set(NAMES) - targets.keys() <= {"parquet", "stream", *SECURE}
     assert targets.keys() <= set(NAMES)
 
 

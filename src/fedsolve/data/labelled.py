@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedsolve.arrays import Array, Float
 from fedsolve.data import arrow
 from fedsolve.data.labels import target_of
-from fedsolve.data.parts import Part, Parts
+from fedsolve.data.parts import Part, Parts, sound
 from fedsolve.data.reading import AUTO, NUMBERS, Fault, Reading, Roles, refuse
 from fedsolve.data.target import Classes, Numbers, Target
 from fedsolve.errors import DataError
@@ -46,7 +46,8 @@ class LabelsOf:
 
     def __call__(self, part: Part) -> Labels:
         """How many, and which values."""
-        values, places = label_values(part, self.roles, self.source)
+        with sound(self.source):
+            values, places = label_values(part, self.roles, self.source)
         if places is not None:
             return Labels(len(places), frozenset(values[np.unique(places)].tolist()))
         if values.ndim > 1 or not (np.floor(values) == values).all():

@@ -20,7 +20,7 @@ from fedsolve.arrays import Arrays, Float
 from fedsolve.data import arrow
 from fedsolve.data.federation import Client, check_name
 from fedsolve.data.labelled import Labels, LabelsOf, class_numbers, label_values, target_in
-from fedsolve.data.parts import Choice, Parquet, Part, Parts, texts_of
+from fedsolve.data.parts import Choice, Parquet, Part, Parts, sound, texts_of
 from fedsolve.data.reading import AUTO, NUMBERS, TEXTS, Fault, Reading, Roles, refuse
 from fedsolve.data.samples import Samples, read_only
 from fedsolve.data.sheets import content, number_faults
@@ -175,11 +175,12 @@ def large(parts: Parts, reading: Reading) -> Large:
     """The table in parts, and the task that it poses."""
     first = parts.first()
     names = first.table.column_names
-    sheet = arrow.sheet(
-        parts.name, names, first.table.num_rows, lambda some: [first.table.column(name) for name in some], reading,
-        wanted=True,
-    )  # fmt: skip
-    content(sheet, reading)  # refuses all that is wrong with these rows at once
+    with sound(parts.name):
+        sheet = arrow.sheet(
+            parts.name, names, first.table.num_rows, lambda some: [first.table.column(name) for name in some], reading,
+            wanted=True,
+        )  # fmt: skip
+        content(sheet, reading)  # refuses all that is wrong with these rows at once
     roles = sheet.roles
     found = parts.fold(LabelsOf(parts.name, roles), Labels.plus, roles.label)
     if found is None:
@@ -205,11 +206,13 @@ class _Prepare:
     choice: Choice
 
     def __call__(self, part: Part) -> Samples:
-        chosen = self.choice.rows(part, self.roles)
-        if chosen is not None and not chosen.all():
-            part = Part(part.table.filter(_mask(chosen)), part.start)  # rows in errors are then those of the part
-        labels = class_numbers(*label_values(part, self.roles, self.source), self.task.target, self.source)
-        features, inputs = self.task.features, self._inputs(part)
+        with sound(self.source):
+            chosen = self.choice.rows(part, self.roles)
+            if chosen is not None and not chosen.all():
+                part = Part(part.table.filter(_mask(chosen)), part.start)  # rows in errors are then those of the part
+            labels = class_numbers(*label_values(part, self.roles, self.source), self.task.target, self.source)
+            inputs = self._inputs(part)
+        features = self.task.features
         return Samples(inputs if features == Identity() else features(inputs), labels)
 
     def _inputs(self, part: Part) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from fedsolve.arrays import Float
 from fedsolve.data import arrow
 from fedsolve.data.reading import Roles
-from fedsolve.errors import DataError, plain
+from fedsolve.errors import DataError, FedsolveError, plain
 from fedsolve.progress import Progress
 
 BLOCK_BYTES = 32 * 2**20  # of a block of rows, with eight bytes for each cell
@@ -104,7 +105,7 @@ class Parquet:
             raise DataError(f"reading {self.name} needs pyarrow: pip install 'fedsolve[data]'") from error
         start = 0
         for number, path in enumerate(self.files):
-            try:
+            with sound(str(path)):
                 with pq.ParquetFile(path, pre_buffer=False) as head:
                     schema, rows = head.schema_arrow, head.metadata.num_rows
                 words = [each.name for each in schema if arrow.is_text(pa.types, each.type)]
@@ -119,8 +120,18 @@ class Parquet:
                         if self.progress:
                             of = f", {number + 1} of {len(self.files)}" if len(self.files) > 1 else ""
                             self.progress(f"{path.name}{of}", start - before, rows)
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(f"{path} is damaged or not a Parquet file ({plain(str(error))})") from error
+
+
+@contextmanager
+def sound(source: str) -> Iterator[None]:
+    """Inside, what pyarrow or NumPy cannot read is a damaged table."""
+    try:
+        yield
+    except FedsolveError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError, IndexError, OSError, RuntimeError) as error:
+        reason = plain(str(error)) or type(error).__name__
+        raise DataError(f"{source} is damaged, or not a table in Parquet ({reason})") from error
 
 
 @dataclass(frozen=True)

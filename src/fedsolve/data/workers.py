@@ -54,7 +54,8 @@ class Workers:
         self, tell: Callable[[Part], _Found], add: Callable[[_Found, _Found], _Found], wanted: Sequence[str]
     ) -> _Found | None:
         """What the engine adds up; of partitions without rows nothing is told."""
-        return self.gather(_Shipped(tell, tuple(wanted)), _Added(add))
+        found: _Found | None = self.gather(_Shipped(tell, tuple(wanted)), _Added(add))
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def is_dask(data: object) -> bool:
 def of_dask(frame: Any, name: str = "the frame of Dask") -> Workers:
     """A data frame of Dask; its partitions are told of by the workers that have them, and added up as a tree."""
     try:
-        from dask import delayed
+        from dask.delayed import delayed
     except ImportError as error:
         raise DataError("a frame of Dask needs Dask: pip install 'fedsolve[dask]'") from error
 
