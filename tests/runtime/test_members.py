@@ -20,9 +20,9 @@ from fedsolve.errors import DataError, FedsolveError, ParameterError
 
 pytest.importorskip("cryptography", reason="pip install 'fedsolve[flower]'")
 
-from fedsolve import deploy
+from fedsolve import deploy, logs
 from fedsolve.cli import app
-from fedsolve.deploy import certificates, logs
+from fedsolve.deploy import certificates
 from fedsolve.deploy.files import NODE_PORT
 from fedsolve.deploy.invite import INVITATION, Invitation, place_port
 from fedsolve.deploy.join import CARD

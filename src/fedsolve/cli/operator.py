@@ -200,6 +200,6 @@ def log_command(
     form: Annotated[str, typer.Option("--form", help="text, json, or all: as Flower writes it.")] = "text",
 ) -> None:
     """Pass a log on without what is no news. `start.sh` calls it."""
-    from fedsolve.deploy import logs
+    from fedsolve import logs
 
     logs.pass_on(who, form, sys.stdin, sys.stdout)

@@ -1,7 +1,8 @@
 """Logs of a node and of a SuperLink without what is no news, as lines of text or of JSON.
 
 Flower writes a line for every request, and refuses a node whose key it does not know with an error each time. Here that
-is said once. Warnings and errors of any other kind pass.
+is said once. Warnings and errors of any other kind pass. This module stands alone, since a process with it runs beside
+every node.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
 from fedsolve.errors import ParameterError, plain
-from fedsolve.runtime.live import now
 
 FORMS = ("text", "json", "all")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -122,9 +123,13 @@ def pass_on(who: str, form: str, lines: Iterable[str], out: TextIO) -> None:
                 out.flush()
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 def _as_text(who: str) -> Callable[[Event], str]:
-    return lambda event: f"{now()} {who}: {'' if event.level == 'INFO' else f'{event.level}: '}{event.message}"
+    return lambda event: f"{_now()} {who}: {'' if event.level == 'INFO' else f'{event.level}: '}{event.message}"
 
 
 def _as_json(who: str) -> Callable[[Event], str]:
-    return lambda event: json.dumps({"time": now(), "who": who, "level": event.level, "message": event.message})
+    return lambda event: json.dumps({"time": _now(), "who": who, "level": event.level, "message": event.message})
