@@ -22,6 +22,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"(?:\d{4}-\S+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\]|:)?\s*(.*)")
 _REFUSED = re.compile(r"Exit Code: 305\b|\[code: 2004\]")  # a node that is not let in
 _ASKS = re.compile(r"ApiError:2004\].*?public key: b'(.*?)'")
+_AWAY = re.compile(r"Connection attempt failed, retrying|Giving up reconnection")
 _EXPERIMENTAL = "EXPERIMENTAL:"
 _BLOCK = (  # what follows the exit code of a refused node
     "Failed to initialize the connection",
@@ -60,6 +61,7 @@ class Sieve:
 
     def __init__(self) -> None:
         self._refused = False  # whether the node was not let in last, which was said
+        self._away = False  # whether nobody could be reached last, which was said
         self._inside = False  # the lines of a refusal
         self._askers: set[str] = set()  # keys that asked to be let in, which was said
 
@@ -82,6 +84,9 @@ class Sieve:
     def _trouble(self, level: str, words: str) -> list[Event]:
         if words.startswith(_EXPERIMENTAL):
             return []
+        if _AWAY.match(words):
+            before, self._away = self._away, True
+            return [] if before else [Event("INFO", "nobody can be reached yet; Flower tries again")]
         if asks := _ASKS.search(words):
             return self._asks(asks[1])
         if not _REFUSED.search(words):
@@ -105,7 +110,8 @@ class Sieve:
     def _info(self, words: str) -> list[Event]:
         for pattern, said in _NEWS:
             if found := pattern.search(words):
-                self._refused = self._refused and not said.startswith(_CONNECTED)
+                if said.startswith(_CONNECTED):
+                    self._refused = self._away = False
                 return [Event("INFO", said.format(found[1]))]
         return []
 
