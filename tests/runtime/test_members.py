@@ -20,9 +20,9 @@ from fedsolve.errors import DataError, FedsolveError, ParameterError
 
 pytest.importorskip("cryptography", reason="pip install 'fedsolve[flower]'")
 
-from fedsolve import deploy
+from fedsolve import deploy, logs
 from fedsolve.cli import app
-from fedsolve.deploy import certificates, logs
+from fedsolve.deploy import certificates
 from fedsolve.deploy.files import NODE_PORT
 from fedsolve.deploy.invite import INVITATION, Invitation, place_port
 from fedsolve.deploy.join import CARD
@@ -292,6 +292,13 @@ def test_expected_refusals_are_said_once_until_the_site_is_let_in() -> None:
         "connected to the server, as node 1764249",
         "the server does not let this site in: it",
     ]
+
+
+def test_a_server_that_is_not_there_yet_is_said_once() -> None:
+    away = "\x1b[93mWARNING \x1b[0m:   Connection attempt failed, retrying in 0.79 seconds\n"
+    given_up = "\x1b[93mWARNING \x1b[0m:   Giving up reconnection after 1.21 seconds and 3 tries.\n"
+    assert len(passed((away * 3 + given_up) * 2)) == 1
+    assert len(passed(away + IN + away)) == 3
 
 
 def test_who_asks_to_be_let_in_is_named_once_by_the_key_that_its_site_reads(fed: Path) -> None:

@@ -52,7 +52,8 @@ def test_what_is_told_holds_no_values(tmp_path: Path) -> None:
     site = ward(tmp_path, "a", "age,pulse,label", "123456,2,well", "3,4,ill")
     text = jobs.to_text(site.describe(JOB))
     assert "123456" not in text
-    assert set(json.loads(text)) == {"name", "version", "task", "samples", "words"}
+    assert set(json.loads(text)) == {"name", "version", "task", "samples", "words", "policy"}
+    assert json.loads(text)["policy"] == site.policy.words()  # how it answers, and its share of test samples
 
 
 def test_data_that_changed_after_the_agreement_are_refused(tmp_path: Path) -> None:

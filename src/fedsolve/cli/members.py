@@ -185,10 +185,10 @@ def rotate_command(
             typer.echo(f"when all have it: fedsolve deploy rotate {folder} --authority")
             return
         end = end_of(folder / "server.crt")
-        typer.echo("the new authority has taken the old one's place; sites that did not take it in cannot connect")
+        typer.echo("the new authority signs from now on; a site that did not take it in will not connect any more")
     else:
         end = deploy.rotate(folder, place)
-    typer.echo(f"a new certificate of the server, for {days_left(end)} days; sites go on as they are")
+    typer.echo(f"a new certificate of the server, for {days_left(end)} days; the sites need nothing")
     typer.echo(f"the SuperLink shows it when it is started again: {folder / 'start.sh'}")
 
 

@@ -170,24 +170,23 @@ def _sums(lines: list[Line]) -> dict[str, object]:
 def _show_audit(lines: list[Line], sums: dict[str, dict[str, object]], path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     if not lines:
         console.print(f"nothing has left this site: {path} has no lines", markup=False, soft_wrap=True)
         return
-    table = Table(
-        "when", "run", "method", "what", "bytes", "rows", "privacy", "sent, or why not", box=None, pad_edge=False
-    )
-    for line in lines:
-        what = line.what if line.round is None else f"{line.what}, round {line.round}"
-        rows = "" if line.rows is None else str(line.rows)
-        outcome = f"refused: {line.refused}" if line.refused else line.sent
-        cells = (line.time[:19], line.run, line.method, what, str(line.bytes), rows, line.privacy, outcome)
-        table.add_row(*(cell.replace("[", "\\[") for cell in cells))
-    console.print(table, soft_wrap=not console.is_terminal)
     for run, each in sums.items():
-        words = f"run {run}, {each['method']}: {each['sent']} sent, {each['refused']} refused, {each['bytes']} bytes"
-        console.print(words, markup=False, soft_wrap=True)
+        console.print(f"run {run}: {each['method']}, {each['privacy']}", markup=False, soft_wrap=True)
+        table = Table("when", "what", "bytes", "rows", "sent, or why not", box=None, pad_edge=False)
+        table.columns[0].no_wrap = True
+        for line in (line for line in lines if line.run == run):
+            what = line.what if line.round is None else f"{line.what}, round {line.round}"
+            rows = "" if line.rows is None else str(line.rows)
+            outcome = f"refused: {line.refused}" if line.refused else line.sent
+            table.add_row(*map(Text, (line.time[:19], what, str(line.bytes), rows, outcome)))
+        console.print(table)
+        console.print(f"{each['sent']} sent, {each['refused']} refused, {each['bytes']} bytes\n", markup=False)
     total = sum(line.bytes for line in lines)
     console.print(f"{total} bytes left this site in {len(lines)} lines of {path}", markup=False, soft_wrap=True)
 
@@ -200,6 +199,6 @@ def log_command(
     form: Annotated[str, typer.Option("--form", help="text, json, or all: as Flower writes it.")] = "text",
 ) -> None:
     """Pass a log on without what is no news. `start.sh` calls it."""
-    from fedsolve.deploy import logs
+    from fedsolve import logs
 
     logs.pass_on(who, form, sys.stdin, sys.stdout)

@@ -1,7 +1,8 @@
 """Logs of a node and of a SuperLink without what is no news, as lines of text or of JSON.
 
 Flower writes a line for every request, and refuses a node whose key it does not know with an error each time. Here that
-is said once. Warnings and errors of any other kind pass.
+is said once. Warnings and errors of any other kind pass. This module stands alone, since a process with it runs beside
+every node.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
 from fedsolve.errors import ParameterError, plain
-from fedsolve.runtime.live import now
 
 FORMS = ("text", "json", "all")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"(?:\d{4}-\S+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*(?:\[[\w.]+\]|:)?\s*(.*)")
 _REFUSED = re.compile(r"Exit Code: 305\b|\[code: 2004\]")  # a node that is not let in
 _ASKS = re.compile(r"ApiError:2004\].*?public key: b'(.*?)'")
+_AWAY = re.compile(r"Connection attempt failed, retrying|Giving up reconnection")
 _EXPERIMENTAL = "EXPERIMENTAL:"
 _BLOCK = (  # what follows the exit code of a refused node
     "Failed to initialize the connection",
@@ -59,6 +61,7 @@ class Sieve:
 
     def __init__(self) -> None:
         self._refused = False  # whether the node was not let in last, which was said
+        self._away = False  # whether nobody could be reached last, which was said
         self._inside = False  # the lines of a refusal
         self._askers: set[str] = set()  # keys that asked to be let in, which was said
 
@@ -81,6 +84,9 @@ class Sieve:
     def _trouble(self, level: str, words: str) -> list[Event]:
         if words.startswith(_EXPERIMENTAL):
             return []
+        if _AWAY.match(words):
+            before, self._away = self._away, True
+            return [] if before else [Event("INFO", "nobody can be reached yet; Flower tries again")]
         if asks := _ASKS.search(words):
             return self._asks(asks[1])
         if not _REFUSED.search(words):
@@ -104,7 +110,8 @@ class Sieve:
     def _info(self, words: str) -> list[Event]:
         for pattern, said in _NEWS:
             if found := pattern.search(words):
-                self._refused = self._refused and not said.startswith(_CONNECTED)
+                if said.startswith(_CONNECTED):
+                    self._refused = self._away = False
                 return [Event("INFO", said.format(found[1]))]
         return []
 
@@ -122,9 +129,13 @@ def pass_on(who: str, form: str, lines: Iterable[str], out: TextIO) -> None:
                 out.flush()
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
 def _as_text(who: str) -> Callable[[Event], str]:
-    return lambda event: f"{now()} {who}: {'' if event.level == 'INFO' else f'{event.level}: '}{event.message}"
+    return lambda event: f"{_now()} {who}: {'' if event.level == 'INFO' else f'{event.level}: '}{event.message}"
 
 
 def _as_json(who: str) -> Callable[[Event], str]:
-    return lambda event: json.dumps({"time": now(), "who": who, "level": event.level, "message": event.message})
+    return lambda event: json.dumps({"time": _now(), "who": who, "level": event.level, "message": event.message})
