@@ -20,6 +20,7 @@ from fedsolve.report import charts
 from fedsolve.report.charts import Bars, Curves
 from fedsolve.reproduce.cells import published
 from fedsolve.reproduce.drawing import Claim, Costs, Course, Drawing, Places, client_seconds, fill
+from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
 
 # How many figures each paper has, and those that show no results: diagrams of a design or of an idea.
@@ -88,6 +89,17 @@ def test_a_figure_takes_few_runs_beside_those_of_the_tables() -> None:
     assert own["apfl-figure-5"] == 0
     assert own["afl-figure-2"] == 2  # FedAvg with 500 and 1000 clients
     assert own["fedacnnl-figure-6"] == 1  # FedACnnL-WA
+
+
+def test_synthetic_clients_are_as_many_as_the_recipes_say() -> None:
+    """They come with their samples, so that a limit on samples would leave fewer."""
+    runs = [run for recipe in reproduce.chosen("all") for run in reproduce.distinct(recipe)]
+    splits = {
+        repr(split): split for run in runs if run.data.startswith("synthetic") for split in [compare.data_of(run)]
+    }
+    assert splits
+    for split in splits.values():
+        assert len(experiment.prepare(split).federation.clients) == split.clients == 100
 
 
 def test_what_the_texts_state_is_in_the_recipes() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedsolve import report
 from fedsolve.cli import app
 from fedsolve.methods import CATALOGUE
-from fedsolve.report import figures, looks, plots
+from fedsolve.report import charts, figures, looks, plots
 from tests.runtime.test_report_figures import change, put, read
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -120,6 +120,19 @@ def test_figures_hold_means_with_intervals_and_courses_of_sums(runs: Path) -> No
     assert (behind.name, behind.value) == ("fedavg", pytest.approx(-22.5))
 
 
+def test_where_clients_tell_nothing_courses_are_of_all_samples(runs: Path) -> None:
+    """As under secure sums, where figures are pooled alone."""
+    for folder in runs.iterdir():
+        history = [
+            {"round": n, "metrics": {"accuracy": {"mean": None, "pooled": n / 10}}, "seconds": 1.0} for n in (1, 2, 3)
+        ]
+        change(folder, history=history, format=2)
+    panel = figures.panels(report.sections(report.entries([runs])))["seconds"]
+    assert isinstance(panel, charts.Curves)
+    assert panel.y == "pooled accuracy, %"
+    assert panel.lines[0].y == pytest.approx((10.0, 20.0, 30.0))
+
+
 def test_less_is_better_stays_the_right_way_round(tmp_path: Path) -> None:
     for name, errors in (("afl", (2.0, 4.0)), ("local", (3.0, 6.0))):
         put(tmp_path / name, {"x": 0.5, "y": 0.5}, method=name)
@@ -136,7 +149,7 @@ def test_less_is_better_stays_the_right_way_round(tmp_path: Path) -> None:
     rows = {row.name: row for row in panels["rmse"].rows}  # type: ignore[union-attr]
     assert rows["afl"].value == pytest.approx(3.0)
     assert rows["afl"].low <= 3.0 <= rows["afl"].high
-    assert panels["differences"].x.endswith("behind afl")  # type: ignore[union-attr]
+    assert panels["differences"].x.endswith("behind afl")
 
 
 def test_sections_have_files_of_their_own(tmp_path: Path) -> None:
@@ -149,14 +162,14 @@ def test_sections_have_files_of_their_own(tmp_path: Path) -> None:
 def test_nothing_is_written_unless_all_can_be_drawn(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = figures.charts.render
+    real = charts.render
 
     def spoilt(panels: Any) -> Any:
-        if isinstance(panels[0], figures.charts.Curves):
+        if isinstance(panels[0], charts.Curves):
             raise KeyboardInterrupt
         return real(panels)
 
-    monkeypatch.setattr(figures.charts, "render", spoilt)
+    monkeypatch.setattr(charts, "render", spoilt)
     with pytest.raises(KeyboardInterrupt):
         figures.save(report.sections(report.entries([runs])), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,8 @@ from fedsolve import disk
 from fedsolve.report.looks import COLOURS, Look, look
 
 ROW = 0.2  # inches of a row of figures
-COLUMN, PAGE = 3.4, 7.0  # inches: one column of a paper, and both
+COLUMN, WIDE, PAGE = 3.4, 5.0, 7.0  # inches: one column of a paper, one and a half, and both
+MANY = 10  # lines beyond which a column has no room for their names
 INK, FAINT = "#1b1f24", "#d9dde2"
 PRINT: dict[Any, Any] = {
     "text.parse_math": False,  # names are shown as they are, whatever signs they hold
@@ -48,6 +49,7 @@ PRINT: dict[Any, Any] = {
     "lines.linewidth": 1.1,
     "lines.markersize": 3.6,
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.08,  # for marks over the right edge
 }
 LONGEST = 20  # characters beside an axis, before a name goes on in a further line
 STATED = "hollow: the paper's"
@@ -94,7 +96,8 @@ class Curves:
     lines: tuple[Line, ...]
     marks: tuple[Mark, ...] = ()
     ticks: tuple[float, ...] = ()  # the only places on the axis that there are, if they are few
-    unit: str = ""  # of numbers on the axis: "" or "bytes"
+    unit: str = ""  # of numbers along the axis: "" or "bytes"
+    unit_up: str = ""  # and of those upwards
 
     @property
     def names(self) -> list[str]:
@@ -170,7 +173,7 @@ def drawing(panels: Sequence[Panel]) -> Any:
 
     names = list(dict.fromkeys(name for panel in panels if isinstance(panel, Curves) for name in panel.names))
     marked = any(panel.marks for panel in panels if isinstance(panel, Curves))
-    width = COLUMN if len(panels) == 1 else PAGE
+    width = PAGE if len(panels) > 1 else COLUMN if len(names) <= MANY else WIDE
     labels = [folded(name, width) for name in [*names, *([STATED] if marked else [])]]
     widest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     columns = max(1, min(len(labels), int(width / (0.062 * widest + 0.5))))
@@ -180,7 +183,9 @@ def drawing(panels: Sequence[Panel]) -> Any:
     for number, (axes, panel) in enumerate(zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)):
         axes.set_title(panel.title, loc="left")
         if isinstance(panel, Curves):
-            every |= curves(axes, panel, number)
+            for name, handle in curves(axes, panel, number).items():
+                if name not in every or handle.get_linestyle() != "None":  # a line rather than a paper's figure alone
+                    every[name] = handle
         elif isinstance(panel, Rows):
             _rows(axes, panel)
         else:
@@ -228,7 +233,7 @@ def curves(axes: Any, panel: Curves, number: int = 0) -> dict[str, Any]:
         handles.setdefault(mark.name, _sample(mark))
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
-    if not panel.lines and not panel.marks:
+    if not panel.lines:
         _nothing(axes)
     return handles
 
@@ -264,11 +269,15 @@ def _stated() -> Any:
 
 def _scale(axes: Any, panel: Curves, places: Sequence[float]) -> None:
     """A logarithmic axis where places are far apart; whole numbers where these are counted."""
+    if panel.unit_up == "bytes":
+        axes.yaxis.set_major_formatter(lambda value, _: size(value))
     if panel.ticks:
         axes.set_xscale("log" if min(panel.ticks) > 0 and max(panel.ticks) > 5 * min(panel.ticks) else "linear")
         axes.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
         axes.minorticks_off()
         axes.margins(x=0.12)
+    elif not places:
+        axes.set_xticks([])
     elif panel.x.startswith("round"):
         axes.xaxis.get_major_locator().set_params(integer=True)
     else:
@@ -277,7 +286,7 @@ def _scale(axes: Any, panel: Curves, places: Sequence[float]) -> None:
             none = {"linthresh": min(positive)} if len(positive) < len(places) else {}
             axes.set_xscale("symlog" if none else "log", **none)
         else:
-            axes.locator_params(axis="x", nbins=5)
+            axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter(lambda value, _: size(value) if panel.unit == "bytes" else f"{value:g}")
         axes.xaxis.set_minor_formatter("")
 

@@ -211,7 +211,7 @@ def _plots(part: Section, runs: Sequence[RunFile]) -> list[tuple[str, str, str]]
             plots.against(groups, Group.seconds, duration, "whole run", "time"),
         ),
         *(
-            (title, f"Mean {words.title(metric)} after each round{against}; thin and level: done after one.", svg)
+            (title, f"{words.heading(metric)} after each round{against}; thin and level: done after one.", svg)
             for title, against, axis in _COURSES
             if (svg := plots.course(groups, axis))
         ),

@@ -248,13 +248,17 @@ _AXES: dict[Axis, str] = {
 
 
 def course_of(groups: Sequence[Group], axis: Axis) -> charts.Curves | None:
-    """The lines of a course, means over seeds; None where no method has two points: they alone are no course."""
+    """The lines of a course, means over seeds; None where no method has two points: they alone are no course.
+
+    Figures are means over clients, or pooled ones where runs have no others, as under secure sums.
+    """
     metric, lines = groups[0].metric if groups else "", []
+    part = "mean" if any(run.history(metric) for group in groups for run in group.runs) else "pooled"
     for group in groups:
         rounds: dict[int, list[tuple[float, float]]] = {}
         for run in group.runs:
             for stand in run.course():
-                x, y = stand.at(axis), figure_of(stand, group.metric)
+                x, y = stand.at(axis), figure_of(stand, metric, part)
                 if x is not None and y is not None:
                     rounds.setdefault(stand.round, []).append((x, words.scaled(metric, y)))
         if rounds:
@@ -265,7 +269,7 @@ def course_of(groups: Sequence[Group], axis: Axis) -> charts.Curves | None:
             lines.append(charts.Line(name, group.method, x_values, y_values, group.variant, done=done))
     if not any(len(line.x) > 1 for line in lines):
         return None
-    label = axis_label(metric, f"mean {words.title(metric)}")
+    label = axis_label(metric, f"{part} {words.title(metric)}")
     return charts.Curves("", _AXES[axis], label, tuple(lines), unit="bytes" if axis == "bytes" else "")
 
 

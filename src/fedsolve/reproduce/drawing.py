@@ -27,7 +27,7 @@ Part: TypeAlias = Literal["mean", "pooled"]
 LABELS: Mapping[str, str] = {
     "rounds": "round",
     "seconds": "seconds so far",
-    "bytes": "sent so far, all clients, up and down",
+    "bytes": "sent so far, all clients",
     "mean": "mean accuracy over clients, %",
     "pooled": "accuracy of all test samples, %",
 }
@@ -192,8 +192,8 @@ def _course(
             lines.append(Line(names[cell.row], method, x, y, variant, done=done and not panel.ends))
         if cell.paper is not None and panel.y not in AXES:
             marks.append(Mark(names[cell.row], method, cell.paper, None, variant))
-    unit = "bytes" if panel.x == "bytes" else ""
-    return Curves(panel.title, LABELS[panel.x], LABELS[panel.y], tuple(lines), tuple(marks), unit=unit)
+    unit, up = ("bytes" if each == "bytes" else "" for each in (panel.x, panel.y))
+    return Curves(panel.title, LABELS[panel.x], LABELS[panel.y], tuple(lines), tuple(marks), unit=unit, unit_up=up)
 
 
 def _points(panel: Course, found: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
