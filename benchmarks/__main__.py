@@ -21,6 +21,7 @@ from . import (
     extraction,
     floor,
     flower,
+    fresh,
     layers,
     ledger,
     local_sgd,
@@ -50,6 +51,7 @@ GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient me
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {
+    "fresh": fresh.measure,
     "natural": natural.measure,
     "numbers": tables_accuracy.measure,
     "personal": personal.measure,
