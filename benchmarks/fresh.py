@@ -91,10 +91,10 @@ def measure(words: Sequence[str] = ()) -> list[dict[str, Any]]:
         if not setting.present:
             print(f"{setting.name}: no {setting.file} below FEDSOLVE_DATA; passed over", flush=True)
     for place, (setting, seed) in enumerate(todo, 1):
-        known = {(line["setting"], line["seed"], line["run"]) for line in lines()}
         federation = None
         for run in runs(setting):
-            if (setting.name, seed, run) not in known:
+            # Read anew each time: another process may be at other settings.
+            if (setting.name, seed, run) not in {(line["setting"], line["seed"], line["run"]) for line in lines()}:
                 federation = federation or setting.federation(seed)
                 started = time.process_time()
                 found = one(run, federation, seed)

@@ -121,7 +121,7 @@ def loss(found: Measured, method: str, settings: Sequence[Setting]) -> Differenc
 
 
 def markdown(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    table = [f"| {' | '.join(row)} |" for row in (heads, *body)]
+    table = [f"| {' | '.join(row)} |".replace("|  ", "| ") for row in (heads, *body)]
     table.insert(1, "|---" * len(heads) + "|")
     return "".join(f"{line}\n" for line in table)
 
@@ -132,6 +132,10 @@ def shown(value: float) -> str:
 
 def signed(each: Difference) -> str:
     return f"{each.mean:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
+
+
+def chance(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def rows_of_settings(measured: Iterable[Line]) -> list[dict[str, Any]]:
@@ -177,8 +181,7 @@ def ranks_table(found: Measured) -> str:
         best = min(each.means.values())
         means = [f"**{each.means[m]:.2f}**" if each.means[m] == best else f"{each.means[m]:.2f}" for m in METHODS]
         alike = "; ".join(", ".join(group) for group in each.alike()) or "none"
-        p = "< 0.001" if each.p < 0.001 else f"{each.p:.3f}"
-        body.append([name, str(each.sets), *means, f"{each.critical:.2f}", p, alike])
+        body.append([name, str(each.sets), *means, f"{each.critical:.2f}", chance(each.p), alike])
     return markdown(["mean rank over", "sets", *METHODS, "critical difference", "Friedman's p", "not told apart"], body)
 
 
@@ -197,7 +200,7 @@ def duels_table(found: Measured) -> str:
         lost = [sum(d.mean < 0 for d in each.values()), sum(d.high < 0 for d in each.values())]
         row = [method, *(f"{all_} ({clear})" for all_, clear in (wins, lost))]
         for which in ("classes", "numbers"):
-            row.append(f"{signed(over[which][method])}, p {over[which][method].adjusted:.3f}")
+            row.append(f"{signed(over[which][method])}, p {chance(over[which][method].adjusted)}")
         body.append(row)
     heads = [f"{OURS} against", "better in (clearly)", "worse in (clearly)", "classes, points", "numbers, points"]
     return markdown(heads, body)
