@@ -83,7 +83,7 @@ Line = dict[str, Any]
 
 def measure(words: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Every method on fresh data, mean over clients and splits: accuracy, or error over a constant's, percent."""
-    from .fresh_tables import rows_of_settings  # which reads what is written here
+    from .fresh_tables import Measured, rows_of_settings  # which read what is written here
 
     wanted = [s for s in SETTINGS if not words or any(word in s.name for word in words)]
     todo = [(s, seed) for s in wanted if s.present for seed in s.seeds]
@@ -100,7 +100,7 @@ def measure(words: Sequence[str] = ()) -> list[dict[str, Any]]:
                 found = one(run, federation, seed)
                 keep({"setting": setting.name, "seed": seed, "run": run, **found}, time.process_time() - started)
         print(f"{place} of {len(todo)}: {setting.name}, split {seed}", flush=True)
-    return rows_of_settings(lines())
+    return rows_of_settings(Measured(lines()))
 
 
 def runs(setting: Setting) -> tuple[str, ...]:

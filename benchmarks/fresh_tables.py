@@ -29,6 +29,7 @@ class Measured:
 
     def __init__(self, found: Iterable[Line]):
         self._lines = {(line["setting"], line["seed"], line["run"]): line for line in found}
+        self._leads: dict[tuple[str, str], Difference] = {}
         self.settings = [s for s in SETTINGS if all(self._has(s, name) for name in (*METHODS, LINEAR))]
 
     def _has(self, setting: Setting, run: str) -> bool:
@@ -53,6 +54,13 @@ class Measured:
         return round(
             sign * float(np.mean([line[name] for line in self._of(setting, run)])), 6
         )  # rounding must not rank
+
+    def lead(self, setting: Setting, method: str) -> Difference:
+        """How far fedprior is ahead of another method on a setting, over clients and splits; computed once."""
+        key = setting.name, method
+        if key not in self._leads:
+            self._leads[key] = difference(self.clients(setting, OURS), self.clients(setting, method))
+        return self._leads[key]
 
     def clients(self, setting: Setting, run: str) -> dict[int, dict[str, float]]:
         """The figures of clients by split, larger ones better."""
@@ -138,9 +146,9 @@ def chance(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def rows_of_settings(measured: Iterable[Line]) -> list[dict[str, Any]]:
+def rows_of_settings(found: Measured) -> list[dict[str, Any]]:
     """A row a setting: figures of all methods, the best in bold, and how far ours is ahead of the best other."""
-    found, rows = Measured(measured), []
+    rows = []
     for setting in found.settings:
         figures = {method: found.figure(setting, method) for method in METHODS}
         best = max(figures.values())
@@ -149,8 +157,7 @@ def rows_of_settings(measured: Iterable[Line]) -> list[dict[str, Any]]:
             text = shown(value)
             row[method] = f"**{text}**" if value == best else text
         other = max((method for method in METHODS if method != OURS), key=lambda method: figures[method])
-        over = difference(found.clients(setting, OURS), found.clients(setting, other))
-        row[f"{OURS} over the best other"] = f"{signed(over)}, {other}"
+        row[f"{OURS} over the best other"] = f"{signed(found.lead(setting, other))}, {other}"
         for method in ("glm", "mixed"):
             row[method] = shown(found.figure(setting, method))
         rows.append(row)
@@ -159,7 +166,7 @@ def rows_of_settings(measured: Iterable[Line]) -> list[dict[str, Any]]:
 
 def settings_table(found: Measured, which: str) -> str:
     names = {setting.name for setting in found.of(which)}
-    rows = [row for row in rows_of_settings(found._lines.values()) if row["setting"] in names]
+    rows = [row for row in rows_of_settings(found) if row["setting"] in names]
     heads = [head for head in rows[0] if head != "mixed" or which == "numbers"]
     return markdown(heads, ([row[head] for head in heads] for row in rows))
 
@@ -195,7 +202,7 @@ def duels_table(found: Measured) -> str:
     for method in METHODS:
         if method == OURS:
             continue
-        each = {s.name: difference(found.clients(s, OURS), found.clients(s, method)) for s in found.settings}
+        each = {s.name: found.lead(s, method) for s in found.settings}
         wins = [sum(d.mean > 0 for d in each.values()), sum(d.low > 0 for d in each.values())]
         lost = [sum(d.mean < 0 for d in each.values()), sum(d.high < 0 for d in each.values())]
         row = [method, *(f"{all_} ({clear})" for all_, clear in (wins, lost))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks import fresh, fresh_grids
+from benchmarks import fresh, fresh_grids, fresh_tables
 from benchmarks.fresh_data import FIRST_SEED, SETTINGS, Setting
 
 import fedsolve as fs
@@ -69,3 +69,13 @@ def test_every_setting_loads(setting: Setting) -> None:
     assert federation.task.target.kind == setting.kind
     assert sum(len(client.test) > 0 for client in federation.clients.values()) >= 4
     assert sum(len(client.train) for client in federation.clients.values()) >= 100
+
+
+def test_page_says_what_was_measured() -> None:
+    """Every table of the page is that of the lines on disk: all settings, all splits, every run once."""
+    found = fresh.lines()
+    keys = [(line["setting"], line["seed"], line["run"]) for line in found]
+    assert sorted(keys) == sorted((s.name, seed, run) for s in SETTINGS for seed in s.seeds for run in fresh.runs(s))
+    page = PAGE.read_text()
+    for name, table in fresh_tables.tables(found).items():
+        assert table in page, f"run `python -m benchmarks.fresh_tables` and put the table {name!r} into {PAGE.name}"
