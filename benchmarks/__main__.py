@@ -24,6 +24,7 @@ from . import (
     extraction,
     floor,
     flower,
+    fresh,
     history,
     layers,
     ledger,
@@ -60,6 +61,7 @@ LARGE = {"streams": streams.measure}  # a file of 1.7 GB; by name only
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
 ACCURACY = {
+    "fresh": fresh.measure,
     "natural": natural.measure,
     "numbers": tables_accuracy.measure,
     "personal": personal.measure,

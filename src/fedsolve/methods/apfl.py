@@ -9,8 +9,8 @@ features, each followed by an activation,
 
 and a client predicts Phi G + lam Psi P_k (14).
 
-Two things make `auto` as good as what is picked on a test set. G has seen the client's samples, so its scores there are
-better than on new ones: the server says how much of itself a sample is predicted by, on average, and clients choose
+Two things bring `auto` near what is picked on a test set, less so on small tables. G has seen the client's samples, so
+its scores there are better than on new ones: the server says how much of itself a sample is predicted by, on average, and clients choose
 beta and lam with that taken out. And the gamma of least squared error is too much for the largest score to be the right
 one: a tenth is better (docs/results.md). For numbers, gamma is as it is found, and there is a free intercept.
 """
