@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 import fedsolve as fs
-from fedsolve.families.ridge import calibration, choice, fits, knowledge, linear
+from fedsolve.families.ridge import alone, calibration, choice, fits, knowledge, linear
 from fedsolve.features.maps import RandomProjection
 from tests.contexts import site
 from tests.methods.oracles import stacked
@@ -241,7 +241,7 @@ def test_the_ridge_of_a_client_is_the_best_by_leaving_one_out(seed: int, interce
         losses.append(squares(predicted, y) if count < 100 else smooth_errors(predicted, y))
         predictions.append(predicted)
     best = int(np.argmin(losses))
-    found, sharp = choice.choose_ridge(make_site(x, y), intercept=intercept)
+    found, sharp = alone.choose_ridge(make_site(x, y), intercept=intercept)[:2]
     chosen = int(np.argmin([abs(np.log(found / (unit * 10.0**power))) for power in range(2, -6, -1)]))
     assert found == pytest.approx(unit * 10.0 ** (2 - chosen), rel=1e-9)
     assert losses[chosen] <= losses[best] + 2e-9 * count
@@ -249,7 +249,7 @@ def test_the_ridge_of_a_client_is_the_best_by_leaving_one_out(seed: int, interce
 
 
 def test_features_that_are_all_zero_have_a_ridge_all_the_same() -> None:
-    found, sharp = choice.choose_ridge(make_site(np.zeros((6, 2)), np.arange(6) % 3), intercept=False)
+    found, sharp = alone.choose_ridge(make_site(np.zeros((6, 2)), np.arange(6) % 3), intercept=False)[:2]
     assert found == 100.0  # the first of the grid, in units of one
     assert sharp == pytest.approx(3.0)
 
@@ -281,7 +281,7 @@ def test_the_grids_end_where_they_say() -> None:
     for x, shared, own in ((clear, 1e-4, 1e-5), (noise, 1.0, 100.0)):
         unit = np.square(x).sum() / 3
         assert choice.server_ridge("auto", fs.Moments.of(x, y)) == pytest.approx(shared * unit)
-        assert choice.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
+        assert alone.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
 
 
 # --- the linear model
