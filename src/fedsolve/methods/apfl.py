@@ -33,9 +33,10 @@ from fedsolve.features.maps import ACTIVATIONS, RandomProjection, longest_projec
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import freedom, solution_of
+from fedsolve.solver import freedom
 
 LESS = 0.1  # of the ridge of least squared error
+MOST_KEPT = 2.0  # times the inputs: features of the shared stream that are no larger are kept, and computed once
 MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
 _WORDS = tuple(ACTIVATIONS)
 _SHARED = ("seeds", "weight", "intercept", "sharpness")
@@ -103,27 +104,27 @@ class APFL(Method):
         return Rows(longest_projection(self._primary(message), task.width), task.target.kind == "numbers")
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
-        """The statistics of the shared stream."""
-        numbers = site.task.target.kind == "numbers"
-        return {}, linear.moments(site, intercept=numbers, features=self._primary(message)).arrays()
+        """The statistics of the shared stream; its features are kept for later, where they are not much to keep."""
+        phi, numbers = self._primary(message), site.task.target.kind == "numbers"
+        if 8 * len(site.train) * self.d_primary > MOST_KEPT * site.train.inputs.nbytes:
+            return {}, linear.moments(site, intercept=numbers, features=phi).arrays()
+        rows = phi(site.train.inputs)
+        return {"phi": rows}, linear.moments_of(rows, site, intercept=numbers).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""
-        train = site.train
-        prior = self.predict(message, train.inputs, site.task)
-        wanted = site.task.target.rows(train.labels)
+        train, wanted = site.train, site.task.target.rows(site.train.labels)
+        phi = private["phi"] if "phi" in private else self._primary(message)(train.inputs)
+        prior = linear.scores(message, phi)
         targets, rows = wanted - prior, self._refine(message)(train.inputs)
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
-        unseen = wanted - targets / (1.0 - leverage)
-        (beta, lam), sharpness = refinement.choose_beta_and_lam(
-            unseen, rows, targets, train.labels, float(message.get("sharpness", 0.0)), beta=self.beta, lam=self.lam
-        )
-        solution = solution_of(Moments.of(rows, targets), beta, solver="auto")
+        unseen, sharpness = wanted - targets / (1.0 - leverage), float(message.get("sharpness", 0.0))
+        found = refinement.refined(unseen, rows, targets, train.labels, sharpness, beta=self.beta, lam=self.lam)
         model = {name: message[name] for name in ("seeds", "weight", "intercept") if name in message}
-        model |= {"refine": solution.weights, "lam": np.array(lam)}
-        model |= {"sharpness": np.array(sharpness)} if sharpness else {}
-        return Personal(model, {"beta": beta, "lam": lam})
+        model |= {"refine": found.weights, "lam": np.array(found.lam)}
+        model |= {"sharpness": np.array(found.sharpness)} if found.sharpness else {}
+        return Personal(model, {"beta": found.beta, "lam": found.lam})
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The shared stream, without the leverage that is sent beside it."""

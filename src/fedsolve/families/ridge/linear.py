@@ -36,6 +36,12 @@ def moments(site: Site, *, intercept: bool = False, features: FeatureMap | None 
     return reduce(add, parts)
 
 
+def moments_of(rows: Float, site: Site, *, intercept: bool) -> Moments:
+    """The statistics of a client's training data, of which `rows` are features of the method's own."""
+    numbers = site.task.target.kind == "numbers"
+    return Moments.of(rows, site.train.labels, classes=site.task.outputs, intercept=intercept, squares=numbers)
+
+
 def bounded(task: Task, *, intercept: bool) -> Rows:
     """What bounds the rows of a task's features; refused where its feature map does not."""
     longest = bound(task.features)
