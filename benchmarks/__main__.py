@@ -27,6 +27,7 @@ from . import (
     natural,
     noise,
     personal,
+    personal_speed,
     recursion,
     scale,
     secure,
@@ -46,6 +47,7 @@ SPEED = {
     "tables": tables.measure,
     "secure": secure.measure,
 }
+PERSONAL = {"personal-speed": personal_speed.measure}  # CPU seconds over the floor; by name only: some minutes
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
 # On real data; by name only: they take long.
@@ -57,7 +59,7 @@ ACCURACY = {
     "defaults": defaults.measure,
     "noise": noise.measure,
 }
-BENCHMARKS = SPEED | GRADIENT | DEPLOYMENT | ACCURACY
+BENCHMARKS = SPEED | PERSONAL | GRADIENT | DEPLOYMENT | ACCURACY
 
 
 def main(names: list[str]) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import fedsolve as fs
+from fedsolve import threads
 from fedsolve.anchor import Anchor
 from fedsolve.arrays import Arrays
 from fedsolve.families.ridge import alone, choice, linear, personal, refinement, screening
@@ -133,9 +135,10 @@ def test_screened_candidates_give_the_choice_of_all(seed: int, count: int, numbe
         gain = path.ridge(ridge)
         return prior + left_out(path.targets, path.fitted(gain), path.leverage(gain))
 
-    found, predictions = screening.best_fit(path, ridges, path.ridge, path.ridge, prior, labels)
+    gains = np.column_stack([path.ridge(ridge) for ridge in ridges])
+    found, predictions = screening.best_fit(path, ridges, gains, gains, prior, labels)
     assert found == choice.best(ridges, map(predicted, ridges), labels)
-    np.testing.assert_array_equal(predictions, predicted(found))
+    np.testing.assert_allclose(predictions, predicted(found), rtol=1e-12, atol=1e-12)
 
 
 @given(SEEDS, st.sampled_from([3, 20, 99, 100, 150]), st.booleans(), st.sampled_from(["plain", "repeats"]))
@@ -231,3 +234,24 @@ def test_derived_values_belong_to_one_message() -> None:
     assert len(calls) == 1
     assert once(total, {"a": np.ones(2)}) == 2.0
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(2**21, 1), (0, 2)])
+def test_small_sums_are_solved_by_one_thread_and_large_ones_by_all(
+    limit: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wait for each other by spinning take many times longer on a busy machine."""
+    rng = np.random.default_rng(0)
+    federation = fs.Federation.from_arrays({n: {"train": (rng.normal(size=(9, 3)), np.arange(9) % 2)} for n in "ab"})
+    seen: list[int] = []
+    plain = linear.global_model
+
+    def spy(*given: Any, **named: Any) -> Any:
+        seen.append(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"))
+        return plain(*given, **named)
+
+    monkeypatch.setattr(linear, "global_model", spy)
+    monkeypatch.setattr(threads, "SMALL", limit)
+    with threadpool_limits(2, user_api="blas"):
+        fs.run(fs.AFL(), federation)
+    assert seen == [wanted]

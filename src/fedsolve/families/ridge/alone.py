@@ -69,7 +69,8 @@ def choose_ridge(site: Site, *, intercept: bool) -> Chosen:
     # The mean diagonal of F'F, centred if there is an intercept.
     unit = float(path.squares.sum()) / rows.shape[1] or 1.0
     candidates = [unit * factor for factor in RIDGES]
-    ridge, left_out = screening.best_fit(path, candidates, path.ridge, path.ridge, target_means, labels)
+    gains = path.squares[:, None] / (path.squares[:, None] + np.array(candidates))
+    ridge, left_out = screening.best_fit(path, candidates, gains, gains, target_means, labels)
     sharpness = 0.0 if target.kind == "numbers" else calibration.sharpness(left_out, labels, float(targets.shape[1]))
     return Chosen(ridge, sharpness, path, design, gram, means, target_means)
 

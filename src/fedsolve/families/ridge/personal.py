@@ -90,14 +90,9 @@ def choose_alpha(
     out takes it from the client's part (weight alpha) and, if the client is `counted` in the sum, from there too
     (weight 1): with H the identity, its leverage is (1 + alpha) s^2 / (1 + alpha s^2).
     """
-
-    def shrunk(alpha: float) -> Float:
-        part: Float = path.squares / (1.0 + alpha * path.squares)
-        return part
-
-    alpha, left_out = screening.best_fit(
-        path, ALPHAS, lambda a: a * shrunk(a), lambda a: (counted + a) * shrunk(a), prior, labels
-    )
+    alphas, squares = np.array(ALPHAS), path.squares[:, None]
+    shrunk = squares / (1.0 + alphas * squares)
+    alpha, left_out = screening.best_fit(path, ALPHAS, alphas * shrunk, (counted + alphas) * shrunk, prior, labels)
     return alpha, calibration.sharpness(left_out, labels, sharpness) if sharpness else 0.0
 
 

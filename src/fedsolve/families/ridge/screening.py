@@ -8,7 +8,7 @@ others, mostly one or two, are compared in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +18,8 @@ from fedsolve.arrays import Float
 from fedsolve.families.ridge import choice
 from fedsolve.solver import RidgePath, left_out
 
-SLACK = 1e-3  # share of the least loss within which a candidate may be the best: single precision errs by 1e-5 or less
-SLACK_EACH = 1e-4  # and of a sample, where errors are counted
+SLACK = 2e-5  # share of the least loss within which a candidate may be the best: single precision errs by 1e-6
+SLACK_EACH = 2e-5  # and of a sample, where errors are counted
 NEARLY_ALL = 1e-9  # one minus a leverage below which all candidates are compared in double precision
 AT_A_TIME = 2**17  # numbers that stay in the cache
 
@@ -28,32 +28,25 @@ _T = TypeVar("_T")
 
 
 def best_fit(
-    path: RidgePath,
-    candidates: Sequence[_T],
-    gain: Callable[[_T], Float],
-    pull: Callable[[_T], Float],
-    prior: Float | float,
-    labels: NDArray[Any],
+    path: RidgePath, candidates: Sequence[_T], gains: Float, pulls: Float, prior: Float, labels: NDArray[Any]
 ) -> tuple[_T, Float]:
     """The candidate with the best left-out predictions, as `choice.best` finds it, and these predictions.
 
-    A candidate fits `path` with `gain`, and a sample's leverage is that of `pull`. The targets of `path` are what
-    `prior` leaves over of the labels, so that predictions are the fit and `prior`.
+    A candidate fits `path` with its column of `gains`, and leverages are those of its column of `pulls`. The targets of
+    `path` are what `prior` leaves over of the labels, so that predictions are the fit and `prior`.
     """
-    pulls = np.column_stack([pull(candidate) for candidate in candidates])
-    rest = 1.0 - path.base - np.square(path.basis) @ pulls
+    rest = (1.0 - path.base) - np.square(path.basis) @ pulls
 
-    def predicted(candidate: _T) -> Float:
-        return prior + left_out(path.targets, path.fitted(gain(candidate)), path.leverage(pull(candidate)))
+    def predicted(place: int) -> Float:
+        return prior + left_out(path.targets, path.fitted(gains[:, place]), path.leverage(pulls[:, place]))
 
-    left = list(candidates)
+    left = list(range(len(candidates)))
     if len(labels) < choice.TOO_FEW:
         left = left[:1]
     elif rest.min(initial=1.0) > NEARLY_ALL:
-        gains = np.column_stack([gain(candidate) for candidate in candidates])
-        left = [candidates[place] for place in near_best(_losses(path, gains, rest, labels), labels)]
+        left = near_best(_losses(path, gains, rest, labels), labels)
     best = choice.best(left, map(predicted, left), labels) if len(left) > 1 else left[0]
-    return best, predicted(best)
+    return candidates[best], predicted(best)
 
 
 def near_best(losses: Float, labels: NDArray[Any]) -> list[int]:
@@ -66,9 +59,11 @@ def near_best(losses: Float, labels: NDArray[Any]) -> list[int]:
 
 def _losses(path: RidgePath, gains: Float, rest: Float, labels: NDArray[Any]) -> Float:
     """The loss of each column of gains, in single precision; `rest` is one minus the leverage, samples x candidates."""
-    weights = choice.unit_weights(labels)
-    projected = path.projected * weights
-    outside = path.targets * weights - path.basis @ projected if path.basis.shape[1] < len(labels) else None
+    projected, targets_ = path.projected, path.targets
+    if labels.ndim == 2:
+        weights = choice.unit_weights(labels)
+        projected, targets_ = projected * weights, targets_ * weights
+    outside = targets_ - path.basis @ projected if path.basis.shape[1] < len(labels) else None
     basis, targets = path.basis.astype(np.float32), path.targets.shape[1]
     shrunk = (1.0 - gains).astype(np.float32)
     projected = projected.astype(np.float32)
