@@ -159,7 +159,7 @@ def crowd() -> list[dict[str, Any]]:
 
 
 def measure(turns: int = TURNS, only: str = "") -> list[dict[str, Any]]:
-    """CPU seconds of whole runs over the floor: syrk + gemm + Cholesky on the pooled matrix, all with one BLAS thread."""
+    """CPU seconds of whole runs over the floor: syrk + gemm + Cholesky on the pooled matrix, one BLAS thread."""
     rows = []
     for case in cases():
         if only in case.title:
@@ -177,9 +177,8 @@ def main() -> None:
         "--only", default="", help="only cases with this text in their title, as 'local, 1000'; or crowd, busy"
     )
     given = parser.parse_args()
-    from .__main__ import show
-
-    show(measure(given.turns, given.only))
+    for row in measure(given.turns, given.only):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":
