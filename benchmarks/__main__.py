@@ -32,6 +32,7 @@ from . import (
     natural,
     noise,
     personal,
+    personal_speed,
     recursion,
     scale,
     secure,
@@ -56,6 +57,7 @@ SPEED = {
     "tables": tables.measure,
     "secure": secure.measure,
 }
+PERSONAL = {"personal-speed": personal_speed.measure}  # CPU seconds over the floor; by name only: some minutes
 GRADIENT = {"costs": costs.measure, "crowd": crowd.measure}  # every gradient method; by name only: some minutes
 LARGE = {"streams": streams.measure}  # a file of 1.7 GB; by name only
 DEPLOYMENT = {"flower": flower.measure}  # real processes; by name only
@@ -69,7 +71,7 @@ ACCURACY = {
     "defaults": defaults.measure,
     "noise": noise.measure,
 }
-BENCHMARKS = SPEED | GRADIENT | LARGE | DEPLOYMENT | ACCURACY
+BENCHMARKS = SPEED | PERSONAL | GRADIENT | LARGE | DEPLOYMENT | ACCURACY
 
 
 def main(names: list[str]) -> None:

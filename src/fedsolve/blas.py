@@ -171,11 +171,12 @@ def inverse_trace(factor: Float) -> float:
     return float(np.linalg.norm(inverse)) ** 2
 
 
-def lower_solve(factor: Float, right: Float) -> Float:
-    """The solution X of L X = right."""
+def lower_solve(factor: Float, right: Float, *, transposed: bool = False) -> Float:
+    """The solution X of L X = right, or of L' X = right."""
     solution = np.array(right, order="F")
     size, columns = solution.shape
-    _routine("dtrsm")(b"L", b"L", b"N", b"N", size, columns, 1.0, factor, max(1, size), solution, max(1, size))
+    turned = b"T" if transposed else b"N"
+    _routine("dtrsm")(b"L", b"L", turned, b"N", size, columns, 1.0, factor, max(1, size), solution, max(1, size))
     return solution
 
 

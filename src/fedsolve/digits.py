@@ -98,12 +98,16 @@ def hidden(rows: Float, cross: Float, constant: Mask, sizes: Scales, ridge: floa
 def of_factor(factor: Float, weights: Float, sizes: Scales) -> Mask:
     """The features of which a solution by Cholesky is unsure; H = L L'."""
     lengths = sizes.features
-    push = _push(lengths, weights, sizes)
-    errors = derive(0, "digits", len(lengths)).standard_normal((len(lengths), PROBES)) * lengths[:, None]
-    predictions = float(np.linalg.norm(blas.lower_solve(factor, errors))) / np.sqrt(PROBES)
-    if not push * predictions > TOLERANCE:
+    push = pushed(lengths, weights, sizes.targets)
+    if not push * moved(factor, lengths) > TOLERANCE:
         return np.zeros(len(lengths), dtype=np.bool_)
     return _sources(push * lengths * np.sqrt(blas.inverse_diagonal(factor)))
+
+
+def moved(factor: Float, lengths: Float) -> float:
+    """How far random errors of H W = B, as large as these lengths of features, move predictions: the mean |L^-1 r|."""
+    errors = derive(0, "digits", len(lengths)).standard_normal((len(lengths), PROBES)) * lengths[:, None]
+    return float(np.linalg.norm(blas.lower_solve(factor, errors))) / float(np.sqrt(PROBES))
 
 
 class Spectrum(NamedTuple):
@@ -122,7 +126,7 @@ def of_spectrum(spectrum: Spectrum, sizes: Scales) -> Mask:
     lengths = sizes.features * scale  # at unit diagonal
     inside, outside = vectors[:, nonzero], vectors[:, ~nonzero]
     weights = inside @ ((inside.T @ right) / values[nonzero, None])
-    push = _push(lengths, weights, sizes)
+    push = pushed(lengths, weights, sizes.targets)
     squares = np.square(lengths) @ np.square(inside)  # of the error along each direction
     unsure = np.zeros(len(lengths), dtype=np.bool_)
     if push * np.sqrt((squares / values[nonzero]).sum()) > TOLERANCE:
@@ -142,13 +146,13 @@ def of_spectrum(spectrum: Spectrum, sizes: Scales) -> Mask:
     return unsure
 
 
-def _push(lengths: Float, weights: Float, sizes: Scales) -> float:
+def pushed(lengths: Float, weights: Float, targets: Float) -> float:
     """The size of an error of H W = B beside the targets, for a feature of length one: the worst over the targets."""
-    told = sizes.targets > 0
+    told = targets > 0
     if not told.any():
         return 0.0
     sums = np.linalg.norm(lengths[:, None] * weights[:, told], axis=0)
-    return EPS * float((1.0 + sums / sizes.targets[told]).max())
+    return EPS * float((1.0 + sums / targets[told]).max())
 
 
 def _sources(moves: Float) -> Mask:

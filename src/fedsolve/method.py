@@ -9,10 +9,10 @@ Where most methods do the same, the protocol has a body that a method may inheri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from fedsolve.summary import Summary
 Fold: TypeAlias = Literal["sum", "collect"] | Mapping[str, str]
 Purpose: TypeAlias = Literal["update", "personalize"]
 Workers: TypeAlias = Literal["threads", "processes"]
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,19 @@ class Server:
     rng: np.random.Generator
 
 
+class Once(Protocol):
+    """How what follows from a message alone is computed: `once(function, message)` is `function(message)`."""
+
+    def __call__(self, function: Callable[[Arrays], _Made], message: Arrays, /) -> _Made:
+        """What the function makes of the message; of the same function and message it may be what was made before."""
+        ...
+
+
+def each_time(function: Callable[[Arrays], _Made], message: Arrays, /) -> _Made:
+    """What the function makes of the message, computed here and now."""
+    return function(message)
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where the client half computes: the task, the client's training samples, and what the loop knows of it."""
@@ -65,6 +79,7 @@ class Site:
     rng: np.random.Generator  # of this call alone
     counted: bool = False  # whether the server has the reply to the client's last update
     pace: float = 1.0  # how many times as much to take on at a time as at first; 1 unless the method is `paced`
+    once: Once = each_time  # clients that live in one process and are sent the same share what follows from it
 
 
 class Personal(NamedTuple):

@@ -21,6 +21,7 @@ from fedsolve.arrays import Float
 from fedsolve.digits import Scales, Spectrum
 from fedsolve.errors import DataError, ParameterError, PrecisionWarning, SingularError, unknown
 from fedsolve.moments import Moments
+from fedsolve.sides import smaller_gram
 
 SOLVERS = ("cholesky", "eigen", "auto")
 ALL_ITS_OWN = 1e-13  # one minus a leverage below this is rounding
@@ -136,6 +137,26 @@ def solution_of(
         ridge=ridge,
         unsure=tuple(np.flatnonzero(unsure).tolist()),
     )
+
+
+class Factor(NamedTuple):
+    """H decomposed: H = L L', of centred features where there is an intercept."""
+
+    lower: Float  # L
+    means: Float | None  # of the features, where there is an intercept
+    constant: NDArray[np.bool_]  # features of which nothing but rounding is left about their means
+    rcond: float  # as `Solution.rcond`
+
+
+def factor_of(moments: Moments, ridge: float, *, intercept: bool = False) -> Factor | None:
+    """The factor of H = F'F + ridge I; None where that is singular."""
+    lower, _, centre = _system(moments, ridge, intercept=intercept)
+    rcond = _factorise(lower)
+    if rcond is None:
+        return None
+    if centre is None:
+        return Factor(lower, None, np.zeros(len(lower), dtype=np.bool_), rcond)
+    return Factor(lower, centre.features, centre.constant, rcond * centre.digits)
 
 
 class _Centre(NamedTuple):
@@ -256,19 +277,20 @@ class RidgePath:
     @classmethod
     def of(cls, design: Float, targets: Float, *, intercept: bool = False) -> RidgePath:
         """Decompose once, on the smaller side. With `intercept`, design and targets are centred first."""
-        count = len(design)
         if intercept:
             design, targets = design - design.mean(0), targets - targets.mean(0)
-        if count <= design.shape[1]:
-            squares, basis = np.linalg.eigh(design @ design.T)
-        else:
-            squares, right = np.linalg.eigh(design.T @ design)
-            basis = design @ right
+        return cls.of_gram(smaller_gram(design), design, targets, base=1.0 / len(design) if intercept else 0.0)
+
+    @classmethod
+    def of_gram(cls, gram: Float, design: Float, targets: Float, *, base: float = 0.0) -> RidgePath:
+        """The same from `sides.smaller_gram` of the design; `base` is what an intercept adds to each leverage."""
+        squares, right = np.linalg.eigh(gram)
+        basis = right if len(design) <= design.shape[1] else design @ right
         nonzero = squares > _EPS * max(design.shape) * squares.max(initial=0.0)  # whitening may leave no direction
         squares, basis = squares[nonzero], basis[:, nonzero]
-        if count > design.shape[1]:
+        if len(design) > design.shape[1]:
             basis /= np.sqrt(squares)
-        return cls(basis, squares, targets, basis.T @ targets, 1.0 / count if intercept else 0.0)
+        return cls(basis, squares, targets, basis.T @ targets, base)
 
     def fitted(self, gain: Float) -> Float:
         """The fit whose part along each direction of the basis is kept by `gain`."""

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -57,3 +58,12 @@ class _OneThread:
 
 
 ONE_THREAD = _OneThread()
+SMALL = 2**21  # numbers: the sums of 2047 features. See docs/architecture.md for what was measured
+
+
+def threads_for(numbers: int) -> AbstractContextManager[None]:
+    """Inside, one BLAS thread for work on few numbers, and as many as there are for work on many.
+
+    Threads of BLAS wait for each other by spinning. On a busy machine that takes many times longer than the work.
+    """
+    return ONE_THREAD if numbers < SMALL else nullcontext()

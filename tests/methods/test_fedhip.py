@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsolve as fs
-from fedsolve.families.ridge import choice, linear, personal
+from fedsolve.families.ridge import choice, linear, personal, screening
 from fedsolve.solver import cross_validated_ridge, whiten
 from tests.conftest import pooled, relative
 from tests.contexts import site
@@ -105,6 +105,7 @@ def test_leave_one_out_of_alpha_against_leaving_one_out(
         return candidates[0]
 
     monkeypatch.setattr(choice, "best", first)
+    monkeypatch.setattr(screening, "NEARLY_ALL", np.inf)  # so that all of them are looked at
     method = fs.FedHiP(beta=0.7, intercept=intercept)
     absent = [] if counted else ["c1"]
     state = fs.run(fs.FedHiP(alpha=0.0, beta=0.7, intercept=intercept), fed, absent=absent).state
@@ -191,11 +192,10 @@ def test_a_client_with_too_few_samples_to_choose_keeps_the_global_model(
     np.testing.assert_allclose(result.models["c1"].scores(x), result.shared.scores(x), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("samples", "times"), [(4, 2), (40, 1)])
-def test_moments_are_computed_once_where_they_are_smaller_than_the_data(
-    samples: int, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They stay with the client; a client with fewer samples than that computes them again, for less memory."""
+@pytest.mark.parametrize("alpha", [3.0, "auto"])
+@pytest.mark.parametrize("samples", [4, 40])
+def test_moments_are_computed_once(samples: int, alpha: float | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with many samples keep them; the others, and those who choose alpha, need them no more."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(samples, 12)), rng.integers(2, size=samples)
     clients = {name: {"train": (x + shift, y)} for shift, name in enumerate("abc")}
@@ -206,5 +206,5 @@ def test_moments_are_computed_once_where_they_are_smaller_than_the_data(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(linear, "moments", spy)
-    fs.run(fs.FedHiP(alpha=3.0, beta=1.0, intercept=False), fs.Federation.from_arrays(clients, classes=2))
-    assert len(calls) == 3 * times
+    fs.run(fs.FedHiP(alpha=alpha, beta=1.0, intercept=False), fs.Federation.from_arrays(clients, classes=2))
+    assert len(calls) == 3

@@ -163,10 +163,11 @@ def test_a_client_with_too_few_samples_keeps_the_federations_model(size: int) ->
 def test_weights_sum_to_one_and_ties_stay_with_the_first(levels: list[float]) -> None:
     labels = np.zeros(5, dtype=int)
     scores = [np.column_stack([np.full(5, -level), np.zeros(5)]) for level in levels]
-    weights = fits.weigh(scores, labels)
+    weights = fits.weights_of(np.array([fits.entropy(each, labels) for each in scores]), 5)
     assert weights.sum() == pytest.approx(1.0)
     assert (weights >= 0).all()
-    assert fits.weigh([scores[0]] * 3, labels).tolist() == [1.0, 0.0, 0.0]
+    assert fits.weights_of(np.full(3, 0.7), 5).tolist() == [1.0, 0.0, 0.0]
+    assert fits.weights_of(np.array([3.0, 0.0]), 2).tolist() == [1.0, 0.0]  # too few samples to weigh by
 
 
 def test_a_client_with_its_own_class_shares_uses_them() -> None:

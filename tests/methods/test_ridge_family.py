@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 import fedsolve as fs
-from fedsolve.families.ridge import calibration, choice, fits, knowledge, linear
+from fedsolve.families.ridge import alone, calibration, choice, fits, knowledge, linear
 from fedsolve.features.maps import RandomProjection
 from tests.contexts import site
 from tests.methods.oracles import stacked
@@ -241,7 +241,7 @@ def test_the_ridge_of_a_client_is_the_best_by_leaving_one_out(seed: int, interce
         losses.append(squares(predicted, y) if count < 100 else smooth_errors(predicted, y))
         predictions.append(predicted)
     best = int(np.argmin(losses))
-    found, sharp = choice.choose_ridge(make_site(x, y), intercept=intercept)
+    found, sharp = alone.choose_ridge(make_site(x, y), intercept=intercept)[:2]
     chosen = int(np.argmin([abs(np.log(found / (unit * 10.0**power))) for power in range(2, -6, -1)]))
     assert found == pytest.approx(unit * 10.0 ** (2 - chosen), rel=1e-9)
     assert losses[chosen] <= losses[best] + 2e-9 * count
@@ -249,7 +249,7 @@ def test_the_ridge_of_a_client_is_the_best_by_leaving_one_out(seed: int, interce
 
 
 def test_features_that_are_all_zero_have_a_ridge_all_the_same() -> None:
-    found, sharp = choice.choose_ridge(make_site(np.zeros((6, 2)), np.arange(6) % 3), intercept=False)
+    found, sharp = alone.choose_ridge(make_site(np.zeros((6, 2)), np.arange(6) % 3), intercept=False)[:2]
     assert found == 100.0  # the first of the grid, in units of one
     assert sharp == pytest.approx(3.0)
 
@@ -281,7 +281,7 @@ def test_the_grids_end_where_they_say() -> None:
     for x, shared, own in ((clear, 1e-4, 1e-5), (noise, 1.0, 100.0)):
         unit = np.square(x).sum() / 3
         assert choice.server_ridge("auto", fs.Moments.of(x, y)) == pytest.approx(shared * unit)
-        assert choice.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
+        assert alone.choose_ridge(make_site(x, y), intercept=False)[0] == pytest.approx(own * unit)
 
 
 # --- the linear model
@@ -348,29 +348,29 @@ def test_a_design_has_one_row_per_sample_and_ones_where_asked() -> None:
 # --- fedprior's class shares
 
 
-@given(SEEDS, st.sampled_from([1.0, 30.0]))
-def test_left_out_shares_are_the_shares_among_the_other_samples(seed: int, pseudocount: float) -> None:
-    labels = np.random.default_rng(seed).integers(3, size=8)
-    shares = np.array([0.5, 0.3, 0.2])
-    found = fits.own_shares(labels, shares, pseudocount, left_out=True)
-    whole = fits.own_shares(labels, shares, pseudocount, left_out=False)
-    assert found.shape == (8, 3)
-    for i in range(8):
-        rest = np.delete(labels, i)
-        np.testing.assert_allclose(found[i], fits.own_shares(rest, shares, pseudocount, left_out=False)[0])
-    counts = np.array([(labels == c).sum() for c in range(3)]) + pseudocount * shares
-    np.testing.assert_allclose(np.exp(whole), [counts / (8 + pseudocount)])
-
-
-def test_a_client_weighs_class_shares_by_those_among_its_other_samples() -> None:
-    """For every pseudocount; with the shares of all samples, the candidate that trusts them most would always win."""
-    x, y = overlapping(3, count=12)
+@given(SEEDS, st.sampled_from([0.1, 5.0, 400.0]), st.sampled_from([3, 12]))
+def test_a_client_weighs_class_shares_by_those_among_its_other_samples(seed: int, size: float, count: int) -> None:
+    """For every pseudocount and scale; with the shares of all samples, whoever trusts them most would always win."""
+    x, y = overlapping(seed, count=count)
     known = knowledge.Knowledge.of(fs.Moments.of(x, y, classes=3, intercept=True), 0.02)
     client = fits.Fitting.of(x, y, known)
-    every = knowledge.class_shares(known.counts)
-    for pseudocount, shares, rows in zip(fits.PSEUDOCOUNTS, client.shares, client.left_out_shares, strict=True):
+    every, scores = knowledge.class_shares(known.counts), size * np.random.default_rng(seed).normal(size=(count, 3))
+    wanted = []
+    for pseudocount in fits.PSEUDOCOUNTS:
         counts = np.bincount(y, minlength=3) + pseudocount * every
-        np.testing.assert_allclose(np.exp(shares), [counts / counts.sum()])
-        for i, row in enumerate(rows):
-            others = counts - np.eye(3)[y[i]]
-            np.testing.assert_allclose(np.exp(row), others / others.sum())
+        others = np.array([counts - np.eye(3)[label] for label in y])
+        shares = np.log(others / others.sum(1, keepdims=True))
+        for scale in (1.0, 0.5, 16.0):
+            wanted.append(-log_softmax(scale * scores + shares, axis=1)[np.arange(count), y].sum())
+    np.testing.assert_allclose(client._losses_of_pairs(scores, (1.0, 0.5, 16.0)), wanted, rtol=1e-10, atol=1e-10)
+
+
+@given(SEEDS, st.sampled_from([0.01, 3.0, 1000.0]))
+def test_losses_of_sums_of_parts_are_their_cross_entropy(seed: int, size: float) -> None:
+    """Also of parts so far from each other that products of their exponentials are zero."""
+    rng = np.random.default_rng(seed)
+    labels, parts = rng.integers(4, size=9), [size * rng.normal(size=(9, 4)) for _ in range(3)]
+    times = [(1, 0, 0), (0, 3, 0), (1, 10, 30), (2, 2, 2)]
+    sums = [np.einsum("k,kij->ij", numbers, parts) for numbers in times]
+    wanted = [-log_softmax(each, axis=1)[np.arange(9), labels].sum() for each in sums]
+    np.testing.assert_allclose(fits.losses_of_powers(parts, times, labels), wanted, rtol=1e-10, atol=1e-10)

@@ -37,6 +37,11 @@ class Samples:
         kind = "cells" if isinstance(self.inputs, Cells) else self.inputs.dtype
         return f"Samples({len(self)} samples, inputs {kind} {self.inputs.shape[1:]})"
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether all rows are here at once; those of a `Stream` are not."""
+        return True
+
     def fold(self, tell: Callable[[Samples], _Found], add: Callable[[_Found, _Found], _Found]) -> _Found:
         """What `tell` makes of all samples, where that is a sum: of parts of them it is added up by `add`.
 

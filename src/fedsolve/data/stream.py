@@ -48,6 +48,11 @@ class Stream(Samples):
     def __repr__(self) -> str:
         return f"Stream({self._count} samples)"
 
+    @property
+    def in_memory(self) -> bool:
+        """Never."""
+        return False
+
     def fold(self, tell: Callable[[Samples], _Found], add: Callable[[_Found, _Found], _Found]) -> _Found:
         """What `tell` makes of all parts, added up by `add`."""
         return self._gather(tell, add)

@@ -105,4 +105,5 @@ def unit_rows(inputs: Array) -> Float:
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
     rows /= np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1.0)
+    rows /= np.where(length > 0, length, 1.0)
+    return rows

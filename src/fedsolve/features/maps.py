@@ -140,7 +140,11 @@ class RandomProjection(_Words):
         result = np.empty((len(rows), self.size))
         for start in range(0, len(rows), ROWS):
             block = slice(start, start + ROWS)
-            result[block] = activate(unit_rows(rows[block]) @ matrix)
+            np.matmul(unit_rows(rows[block]), matrix, out=result[block])
+            if self.activation == "relu":
+                np.maximum(result[block], 0.0, out=result[block])
+            else:
+                result[block] = activate(result[block])
         return result
 
     def __str__(self) -> str:

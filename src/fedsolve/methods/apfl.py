@@ -10,9 +10,9 @@ features, each followed by an activation,
 and a client predicts Phi G + lam Psi P_k (14).
 
 Two things bring `auto` near what is picked on a test set, less so on small tables. G has seen the client's samples, so
-its scores there are better than on new ones: the server says how much of itself a sample is predicted by, on average, and clients choose
-beta and lam with that taken out. And the gamma of least squared error is too much for the largest score to be the right
-one: a tenth is better (docs/results.md). For numbers, gamma is as it is found, and there is a free intercept.
+its scores there are better than on new ones: the server says how much of itself a sample is predicted by, on average,
+and clients choose beta and lam with that taken out. And the gamma of least squared error is too much for the largest
+score to be the right one: a tenth is better (docs/results.md). For numbers it is as found, with a free intercept.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from fedsolve.features.maps import ACTIVATIONS, RandomProjection, longest_projec
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import freedom, solution_of
+from fedsolve.solver import freedom
 
 LESS = 0.1  # of the ridge of least squared error
+MOST_KEPT = 2.0  # times the inputs: features of the shared stream that are no larger are kept, and computed once
 MOST = 0.9  # cap of the mean leverage: beyond it, what is left over is mostly rounding
 _WORDS = tuple(ACTIVATIONS)
 _SHARED = ("seeds", "weight", "intercept", "sharpness")
@@ -103,27 +104,28 @@ class APFL(Method):
         return Rows(longest_projection(self._primary(message), task.width), task.target.kind == "numbers")
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
-        """The statistics of the shared stream."""
-        numbers, shared = site.task.target.kind == "numbers", self._primary(message)
-        return {}, linear.sent(site, intercept=numbers, features=shared, thin=self.thin)
+        """The statistics of the shared stream; its features are kept for later, where they are not much to keep."""
+        phi, numbers, train = self._primary(message), site.task.target.kind == "numbers", site.train
+        whole = train.in_memory and not self.thin
+        if not whole or 8 * len(train) * self.d_primary > MOST_KEPT * train.inputs.nbytes:
+            return {}, linear.sent(site, intercept=numbers, features=phi, thin=self.thin)
+        rows = phi(train.inputs)
+        return {"phi": rows}, linear.moments_of(rows, site, intercept=numbers).arrays()
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""
-        train = site.train
-        prior = self.predict(message, train.inputs, site.task)
-        wanted = site.task.target.rows(train.labels)
+        train, wanted = site.train, site.task.target.rows(site.train.labels)
+        phi = private["phi"] if "phi" in private else self._primary(message)(train.inputs)
+        prior = linear.scores(message, phi)
         targets, rows = wanted - prior, self._refine(message)(train.inputs)
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
-        unseen = wanted - targets / (1.0 - leverage)
-        (beta, lam), sharpness = refinement.choose_beta_and_lam(
-            unseen, rows, targets, train.labels, float(message.get("sharpness", 0.0)), beta=self.beta, lam=self.lam
-        )
-        solution = solution_of(Moments.of(rows, targets), beta, solver="auto")
+        unseen, sharpness = wanted - targets / (1.0 - leverage), float(message.get("sharpness", 0.0))
+        found = refinement.refined(unseen, rows, targets, train.labels, sharpness, beta=self.beta, lam=self.lam)
         model = {name: message[name] for name in ("seeds", "weight", "intercept") if name in message}
-        model |= {"refine": solution.weights, "lam": np.array(lam)}
-        model |= {"sharpness": np.array(sharpness)} if sharpness else {}
-        return Personal(model, {"beta": beta, "lam": lam})
+        model |= {"refine": found.weights, "lam": np.array(found.lam)}
+        model |= {"sharpness": np.array(found.sharpness)} if found.sharpness else {}
+        return Personal(model, {"beta": found.beta, "lam": found.lam})
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The shared stream, without the leverage that is sent beside it."""

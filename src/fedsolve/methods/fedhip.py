@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsolve import parameters
+from fedsolve.anchor import Anchor
 from fedsolve.arrays import Array, Arrays, take, under
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import calibration, choice, linear, personal
@@ -25,7 +26,6 @@ from fedsolve.families.statistics.plain import least_squares_summary
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
-from fedsolve.solver import solution_of
 from fedsolve.summary import Summary
 
 _MODEL = ("weight", "intercept", "sharpness")
@@ -89,40 +89,40 @@ class FedHiP(Method):
         return linear.bounded(task, intercept=self.intercept)
 
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
-        """The statistics of the client's data; kept for personalisation where they are smaller than the data."""
+        """The statistics of the client's data; kept where personalisation takes them and not the data."""
         sent = linear.sent(site, intercept=self.intercept, thin=self.thin)
-        small = Moments.are(sent) and sent["triangle"].size <= len(site.train) * site.task.width
-        return under("own", sent) if small else {}, sent
+        few = personal.is_few(len(site.train), site.task.width + self.intercept)
+        kept = not isinstance(self.alpha, str) and not few
+        return under("own", sent) if kept else {}, sent
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
-        total, beta = Moments.from_arrays(message, site.task.space), float(message["beta"])
-        alpha, sharpness = self.alpha, float(message.get("sharpness", 0.0))
-        if isinstance(alpha, str):
-            alpha, sharpness = self._choose(total, message, site)
-        sums = take("own", private)
-        own_moments = (
-            Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
-        )
-        solution = solution_of(total + own_moments.scaled(alpha), beta, intercept=self.intercept, solver="auto")
-        model = linear.linear_model(solution) | ({"sharpness": np.array(sharpness)} if sharpness else {})
-        return Personal(model, {"alpha": alpha}, solution.unsure)
+        train, sums = site.train, take("own", private)
 
-    def _choose(self, total: Moments, message: Arrays, site: Site) -> tuple[float, float]:
-        """The alpha with the best leave-one-out predictions on the client's own training data, and their sharpness."""
-        train = site.train
-        return personal.choose_alpha(
-            total,
+        def own_moments() -> Moments:
+            return (
+                Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
+            )
+
+        found = personal.own_model(
+            Moments.from_arrays(message, site.task.space),
             float(message["beta"]),
-            linear.design(train, intercept=self.intercept),
-            linear.scores(message, train.inputs),
+            self.shared(message),
+            linear.design(train, intercept=False),
             train.labels,
-            float(message.get("sharpness", 0.0)),
+            alpha=self.alpha,
             counted=site.counted,
             intercept=self.intercept,
+            anchor=site.once(self._anchor, message),
+            own_moments=own_moments,
         )
+        return Personal(found.model, {"alpha": found.alpha}, found.unsure)
 
-    def shared(self, message: Arrays) -> Arrays | None:
+    def _anchor(self, message: Arrays) -> Anchor | None:
+        """Everybody's system, factorised: the same for all clients."""
+        return Anchor.of(Moments.from_arrays(message), float(message["beta"]), intercept=self.intercept)
+
+    def shared(self, message: Arrays) -> Arrays:
         """The global model, without the sums that are sent beside it."""
         return {name: message[name] for name in _MODEL if name in message}
 

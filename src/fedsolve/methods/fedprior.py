@@ -10,7 +10,7 @@ counts, and F'F the means). A client fits three times, from three starts:
 Each fit has two steps. First, how frequent classes are here, against the federation, as an offset of the scores, with
 a scale for the scores. Then what is left over: ridge on the residuals of the resulting probabilities, of some strength
 and length. At last the three are mixed. Nothing is picked: candidates are averaged, each weighing by the cross-entropy
-of its left-out predictions on the client's own training data (`weigh`). Averages of linear models are linear models,
+of its left-out predictions on the client's own training data. Averages of linear models are linear models,
 so the result is one. A client whose data cannot tell candidates apart keeps the first: the federation's discriminant.
 
 Where targets are numbers, there are no shares and no discriminant: a client's model is least squares, drawn towards
@@ -30,7 +30,7 @@ from fedsolve import parameters
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import linear, towards
-from fedsolve.families.ridge.fits import Fitting, weigh
+from fedsolve.families.ridge.fits import Fitting, losses_of_powers, weights_of
 from fedsolve.families.ridge.knowledge import Knowledge, class_shares, lost_features
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
@@ -120,9 +120,9 @@ class FedPrior(Method):
         fitting = Fitting.of(rows, train.labels, knowledge)
         starts = (((weight, offset), SCALES), (straight, STEEPER), (nothing, (1.0,)))
         found = [fitting.fit(*start, scales) for start, scales in starts]
-        mixtures = np.array([m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]) / PARTS
-        scores = (sum(w * fit.left_out for w, fit in zip(mixture, found, strict=True)) for mixture in mixtures)
-        mixture = weigh(scores, train.labels) @ mixtures
+        mixtures = [m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]
+        losses = losses_of_powers([fit.left_out / PARTS for fit in found], mixtures, train.labels)
+        mixture = weights_of(losses, len(rows)) @ np.array(mixtures) / PARTS
 
         def mixed(name: str) -> Float:
             return np.asarray(sum(w * getattr(fit, name) for w, fit in zip(mixture, found, strict=True)))

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fedsolve import methods, parameters
 from fedsolve.arrays import Array, Arrays
 from fedsolve.data.task import Task
-from fedsolve.families.ridge import calibration, choice, linear
+from fedsolve.families.ridge import alone, calibration, linear
 from fedsolve.families.statistics.plain import model_summary
 from fedsolve.laws import Law, SendsNothing
 from fedsolve.method import Method, Personal, Purpose, Server, Site
-from fedsolve.solver import solution_of
 from fedsolve.summary import Summary
 
 
@@ -68,16 +65,8 @@ class Local(Method):
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """The client's own ridge solution."""
-        own_moments = linear.moments(site, intercept=self.intercept)
-        ridge, sharpness = self.ridge, 0.0
-        if isinstance(ridge, str):
-            ridge, sharpness = choice.choose_ridge(site, intercept=self.intercept)
-        one_hot = own_moments.squares is None
-        solution = solution_of(own_moments, ridge, intercept=self.intercept, solver="auto", one_hot=one_hot)
-        model = linear.linear_model(solution)
-        if one_hot:
-            model["sharpness"] = np.array(sharpness or calibration.sharpness_of_sums(own_moments, solution))
-        return Personal(model, {"ridge": ridge}, solution.unsure)
+        found = alone.own_ridge(site, self.ridge, intercept=self.intercept)
+        return Personal(found.model, {"ridge": found.ridge}, found.unsure)
 
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model."""

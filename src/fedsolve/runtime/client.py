@@ -22,7 +22,7 @@ from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError, plain
 from fedsolve.features.maps import difference
-from fedsolve.method import Method, Personal, Site
+from fedsolve.method import Method, Once, Personal, Site, each_time
 from fedsolve.privacy.noise import Noise, Release
 from fedsolve.rng import derive
 
@@ -50,6 +50,7 @@ class Request:
     accepted: bool = True  # whether the reply to the client's last update arrived
     pace: float = 1.0  # how many times as much the client should take on at a time as at first
     words: Arrays = field(default_factory=dict)  # of a phase of a secure sum
+    once: Once = field(default=each_time, repr=False)  # how clients that share the message share what follows from it
 
     @property
     def about(self) -> str:
@@ -166,10 +167,12 @@ class _Site(Site):
         rng: np.random.Generator | Callable[[], np.random.Generator],
         counted: bool,
         pace: float,
+        once: Once,
     ) -> None:
         values = {"task": task, "train": train, "round": round, "_rng": rng, "counted": counted, "pace": pace}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "once", once)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -221,7 +224,7 @@ def handle(
     def site(step: str, *, counted: bool = False) -> Site:
         path = (step, client.name) if step == "client" else (step, client.name, request.round)
         rng = partial(derive, request.seed, *path)
-        return _Site(task, train, request.round, rng, counted, request.pace)
+        return _Site(task, train, request.round, rng, counted, request.pace, request.once)
 
     if memory is None:
         memory = Memory(method.init_client(site("client")), secure=kept or {})

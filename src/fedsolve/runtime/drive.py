@@ -34,6 +34,7 @@ from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
 from fedsolve.runtime.stopwatch import Watch
 from fedsolve.runtime.turnout import Participation, Turnout
+from fedsolve.threads import threads_for
 
 OnRound: TypeAlias = Callable[[Round, int], None]  # a round that is over, of how many
 
@@ -260,7 +261,8 @@ def _aggregate(
     if release is not None:
         folded = release.settled(folded, len(replies.answered))
     try:
-        following = method.aggregate(state, folded, server())
+        with threads_for(max((array.size for array in folded.values()), default=0)):
+            following = method.aggregate(state, folded, server())
         spoilt = [name for name, array in following.items() if array.dtype.kind == "f" and not finite(array)]
         if not spoilt:
             return following

@@ -7,13 +7,13 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedsolve import accelerator, parameters
 from fedsolve.arrays import Array, Arrays, under
@@ -43,9 +43,32 @@ from fedsolve.threads import ONE_THREAD, cores
 if TYPE_CHECKING:
     from fedsolve.privacy.protocol import Member
 
+_Made = TypeVar("_Made")
+
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
+
+
+class Derived:
+    """What follows from one message alone, computed when the first client asks for it, and the same for all of them.
+
+    It lives as long as the message is the last one that was sent, and belongs to the transport: no method keeps it. The
+    key is a function, with the method's settings where it is bound to a method, and never a client.
+    """
+
+    def __init__(self, message: Arrays) -> None:
+        self._message, self._lock, self._made = message, threading.Lock(), dict[object, Any]()
+
+    def __call__(self, function: Callable[[Arrays], _Made], message: Arrays, /) -> _Made:
+        """What the function makes of the message; of another message than this one, each time anew."""
+        if message is not self._message:
+            return function(message)
+        with self._lock:  # others wait: they could do nothing without it
+            if function not in self._made:
+                self._made[function] = function(message)
+            made: _Made = self._made[function]
+            return made
 
 
 class InProcess:
@@ -215,7 +238,8 @@ class InProcess:
     def _read(self, data: Bytes) -> Request:
         """Decoded once for all clients that are sent the same bytes; decoded arrays are read-only."""
         if self._last is None or (self._last[0] is not data and self._last[0] != data):
-            self._last = (data, Request.read(data))
+            request = Request.read(data)
+            self._last = (data, replace(request, once=Derived(request.message)))
         return self._last[1]
 
     def _handle(self, name: str, request: Request) -> Bytes:

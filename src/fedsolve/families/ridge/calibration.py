@@ -47,14 +47,18 @@ def sharpness(left_out: Float, labels: NDArray[np.int64], prior: float) -> float
     unknown = np.isnan(left_out).any(1)
     if unknown.any():
         left_out, labels = left_out[~unknown], labels[~unknown]
-    rows = np.arange(len(labels))
+    # Scores below the best of each sample: softmax is the same, and nothing overflows.
+    below = left_out - left_out.max(1, keepdims=True)
+    wanted = float(below[np.arange(len(labels)), labels].sum())
+    powers = np.empty_like(below)
     log_prior = log = float(np.log(prior))
     for _ in range(STEPS):
         t = float(np.exp(log))
-        shares = softmax(t * left_out)
-        mean = (shares * left_out).sum(1)
-        spread = float((shares * np.square(left_out)).sum() - np.square(mean).sum())
-        rise = t * float((mean - left_out[rows, labels]).sum())
+        np.exp(np.multiply(below, t, out=powers), out=powers)
+        shares = powers.sum(1)
+        mean = np.multiply(powers, below, out=powers).sum(1) / shares
+        square = np.multiply(powers, below, out=powers).sum(1) / shares
+        spread, rise = float((square - np.square(mean)).sum()), t * (float(mean.sum()) - wanted)
         # Its part of the curvature counts where it is positive: without it, steps towards a small t go to and fro.
         curvature = t * t * max(spread, 0.0) + max(rise, 0.0) + 1.0
         step = float(np.clip((rise + log - log_prior) / curvature, -FURTHEST, FURTHEST))

@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsolve.arrays import Float
-from fedsolve.families.ridge.calibration import sharpness
-from fedsolve.families.ridge.linear import design
-from fedsolve.method import Site
 from fedsolve.moments import Moments
-from fedsolve.solver import RidgePath, cross_validated_ridge, left_out
+from fedsolve.solver import cross_validated_ridge
 
 RIDGES = tuple(10.0**power for power in range(2, -6, -1))  # times the mean square of the features: a client's choices
 SHARED_RIDGES = tuple(10.0 ** (-power / 2) for power in range(9))  # times the mean diagonal: the server's choices
@@ -30,29 +27,6 @@ def server_ridge(ridge: float | str, total: Moments, *, intercept: bool = False)
     return cross_validated_ridge(total, SHARED_RIDGES, intercept=intercept) if isinstance(ridge, str) else float(ridge)
 
 
-def choose_ridge(site: Site, *, intercept: bool) -> tuple[float, float]:
-    """The strength with the best leave-one-out predictions on the client's own training data, and their sharpness.
-
-    Numbers have no sharpness; theirs is zero.
-    """
-    train, target = site.train, site.task.target
-    rows = design(train, intercept=False)
-    targets = target.rows(train.labels)
-    path = RidgePath.of(rows, targets, intercept=intercept)
-    # The mean diagonal of F'F, centred if there is an intercept.
-    unit = float(path.squares.sum()) / rows.shape[1] or 1.0
-    candidates = [unit * factor for factor in RIDGES]
-    mean = targets.mean(0) if intercept else 0.0
-
-    def predicted(ridge: float) -> Float:
-        gain = path.ridge(ridge)
-        return left_out(path.targets, path.fitted(gain), path.leverage(gain)) + mean
-
-    strength = best(candidates, map(predicted, candidates), train.labels)
-    numbers = target.kind == "numbers"
-    return strength, 0.0 if numbers else sharpness(predicted(strength), train.labels, float(targets.shape[1]))
-
-
 def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray[Any]) -> _T:
     """The candidate with the best leave-one-out predictions (samples x outputs, one matrix per candidate).
 
@@ -66,14 +40,12 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
     """
     if len(labels) < TOO_FEW:
         return candidates[0]
-    rows = np.arange(len(labels))
-    deviations = labels.std(0) if labels.ndim == 2 else np.ones(1)
-    deviations[deviations == 0] = 1.0
+    rows, weights = np.arange(len(labels)), unit_weights(labels)
 
     def loss(scores: Float) -> tuple[float, Float]:
         """The loss, and that of each sample."""
         if labels.ndim == 2:
-            errors = np.square((scores - labels) / deviations).sum(1)
+            errors = np.square((scores - labels) * weights).sum(1)
             return float(errors.sum()), errors
         true_scores = scores[rows, labels]
         if len(labels) < FEW_SAMPLES:  # |scores - one-hot|^2
@@ -94,3 +66,26 @@ def best(candidates: Sequence[_T], predictions: Iterable[Float], labels: NDArray
         losses = np.array([part[known].sum() for part in each])
     # Rounding must not decide between equals: the first wins.
     return candidates[int(np.argmax(losses <= losses.min() + TIE * len(labels)))]
+
+
+def unit_weights(labels: NDArray[Any]) -> Float:
+    """What errors of each target are multiplied by: one over its deviation, where there are several numbers."""
+    deviations = labels.std(0) if labels.ndim == 2 else np.ones(1)
+    weights: Float = 1.0 / np.where(deviations > 0, deviations, 1.0)
+    return weights
+
+
+def losses_of_misses(misses: NDArray[Any], rest: Float, labels: NDArray[Any]) -> Float:
+    """The losses of `best` from what fits miss, samples x candidates x outputs, in units of `unit_weights`.
+
+    `rest` is one minus the leverage, samples x candidates: a left-out prediction misses a sample by the fit's over it.
+    With m what is missed, the lead of the best other class over the true one is m_true - min m_other - 1.
+    """
+    if labels.ndim == 2 or len(labels) < FEW_SAMPLES:
+        squares = np.einsum("ijk,ijk->ij", misses, misses)
+        return np.asarray((squares / np.square(rest)).sum(0), dtype=np.float64)
+    rows = np.arange(len(labels))
+    own = misses[rows, :, labels]
+    misses[rows, :, labels] = np.inf
+    leads = (own - misses.min(2)) / rest - 1.0
+    return np.asarray((0.5 + 0.5 * np.tanh(0.5 * STEEPNESS * leads)).sum(0))

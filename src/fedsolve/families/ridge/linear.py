@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -19,7 +20,7 @@ from fedsolve.errors import ParameterError
 from fedsolve.families.ridge.calibration import sharpness_of_sums
 from fedsolve.features.maps import FeatureMap, bound
 from fedsolve.method import Rows, Site
-from fedsolve.moments import Moments
+from fedsolve.moments import LARGEST, SMALLEST, Moments
 from fedsolve.solver import Solution, solution_of
 
 PREDICT_ROWS = 8192  # scores are computed in blocks of rows, so that float64 copies of the inputs stay small
@@ -56,6 +57,12 @@ def sent(site: Site, *, intercept: bool = False, features: FeatureMap | None = N
         return moments(site, intercept=intercept, features=features).arrays()
     rows = train.inputs if features is None else features(train.inputs)
     return rotated.of(rows, train.labels, classes=task.outputs, intercept=intercept)
+
+
+def moments_of(rows: Float, site: Site, *, intercept: bool) -> Moments:
+    """The statistics of a client's training data, of which `rows` are features of the method's own."""
+    numbers = site.task.target.kind == "numbers"
+    return Moments.of(rows, site.train.labels, classes=site.task.outputs, intercept=intercept, squares=numbers)
 
 
 def bounded(task: Task, *, intercept: bool) -> Rows:
@@ -123,6 +130,15 @@ def design(train: Samples, *, intercept: bool) -> Float:
     """A client's features in float64, with a column of ones if asked."""
     rows = np.asarray(flat(train.inputs), dtype=np.float64)
     return np.column_stack([rows, np.ones(len(rows))]) if intercept else rows
+
+
+def squares(rows: Float, own_moments: Callable[[], Moments]) -> Float:
+    """The sum of squares of each feature. Rows of which no moments can be made are refused as `own_moments` does it."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        sums: Float = np.einsum("ij,ij->j", rows, rows)
+    if not sums.max(initial=0.0) <= LARGEST or rows[:, sums < SMALLEST].any():
+        own_moments()
+    return sums
 
 
 def one_hot(labels: NDArray[np.int64], classes: int) -> Float:
