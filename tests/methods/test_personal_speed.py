@@ -16,7 +16,7 @@ from fedsolve import threads
 from fedsolve.anchor import Anchor
 from fedsolve.arrays import Arrays
 from fedsolve.families.ridge import alone, choice, linear, personal, refinement, screening
-from fedsolve.runtime.inprocess import Derived
+from fedsolve.runtime.derived import Derived
 from fedsolve.sides import dual, ridge_weights, smaller_gram
 from fedsolve.solver import RidgePath, left_out, solution_of
 from tests.conftest import relative

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve import disk
+from fedsolve.deploy.lock import held, is_held
 from fedsolve.errors import DataError, FedsolveError
 from fedsolve.runtime import live
 from fedsolve.runtime.job import Job, Rules
@@ -96,7 +97,7 @@ def under_way(folder: Path, job: Job, rules: Rules, out: Path, ledger: Path | No
         content = replace(record, outcome=outcome, error=error, ended=ended, told=told)
         disk.write_bytes(path, content.to_text().encode())
 
-    with disk.held(path.with_suffix(".lock")):
+    with held(path.with_suffix(".lock")):
         write(RUNNING)
         try:
             yield
@@ -125,7 +126,7 @@ def read(folder: Path) -> list[Record]:
                 continue
             record = Record.from_text(path.read_bytes(), str(path))
             if record.outcome == RUNNING:
-                alive = disk.is_held(path.with_suffix(".lock"))
+                alive = is_held(path.with_suffix(".lock"))
                 record = replace(record, outcome=RUNNING if alive else LOST, told=_told(record.place))
             found.append(record)
     return found

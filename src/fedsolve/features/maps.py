@@ -139,12 +139,8 @@ class RandomProjection(_Words):
         matrix = projection(self, rows.shape[1])
         result = np.empty((len(rows), self.size))
         for start in range(0, len(rows), ROWS):
-            block = slice(start, start + ROWS)
-            np.matmul(unit_rows(rows[block]), matrix, out=result[block])
-            if self.activation == "relu":
-                np.maximum(result[block], 0.0, out=result[block])
-            else:
-                result[block] = activate(result[block])
+            found = np.matmul(unit_rows(rows[start : start + ROWS]), matrix, out=result[start : start + ROWS])
+            np.copyto(found, np.maximum(found, 0.0, out=found) if self.activation == "relu" else activate(found))
         return result
 
     def __str__(self) -> str:

@@ -1,8 +1,7 @@
 """APFL, the analytic one: two streams of least squares, one shared by all clients and one that refines it for each.
 
-Fan et al., "APFL: Analytic Personalized Federated Learning via Dual-Stream Least Squares", 2025 (an unrelated method of
-2020, Adaptive Personalized Federated Learning, has the same initials). With Phi and Psi two random projections of the
-features, each followed by an activation,
+Fan et al., "APFL: Analytic Personalized Federated Learning via Dual-Stream Least Squares", 2025 (Adaptive Personalized
+Federated Learning, of 2020, has the same initials). Phi and Psi are activated random projections of the features,
 
     G   = argmin |Y - Phi G|^2 + gamma |G|^2                 over everybody's data      (2)
     P_k = argmin |(Y_k - Phi_k G) - Psi_k P|^2 + beta |P|^2  over the client's own      (12)
@@ -106,8 +105,7 @@ class APFL(Method):
     def update(self, private: Arrays, message: Arrays, site: Site) -> tuple[Arrays, Arrays]:
         """The statistics of the shared stream; its features are kept for later, where they are not much to keep."""
         phi, numbers, train = self._primary(message), site.task.target.kind == "numbers", site.train
-        whole = train.in_memory and not self.thin
-        if not whole or 8 * len(train) * self.d_primary > MOST_KEPT * train.inputs.nbytes:
+        if not train.in_memory or self.thin or 8 * len(train) * self.d_primary > MOST_KEPT * train.inputs.nbytes:
             return {}, linear.sent(site, intercept=numbers, features=phi, thin=self.thin)
         rows = phi(train.inputs)
         return {"phi": rows}, linear.moments_of(rows, site, intercept=numbers).arrays()

@@ -7,13 +7,13 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from fedsolve import accelerator, parameters
 from fedsolve.arrays import Array, Arrays, under
@@ -32,6 +32,7 @@ from fedsolve.rng import check_seed
 from fedsolve.runtime import processes
 from fedsolve.runtime.checkpoint import Checkpoint
 from fedsolve.runtime.client import Memory, Request, assess, handle
+from fedsolve.runtime.derived import Derived
 from fedsolve.runtime.devices import Devices
 from fedsolve.runtime.drive import OnRound, drive
 from fedsolve.runtime.gather import Gathering, Secure
@@ -43,32 +44,9 @@ from fedsolve.threads import ONE_THREAD, cores
 if TYPE_CHECKING:
     from fedsolve.privacy.protocol import Member
 
-_Made = TypeVar("_Made")
-
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
-
-
-class Derived:
-    """What follows from one message alone, computed when the first client asks for it, and the same for all of them.
-
-    It lives as long as the message is the last one that was sent, and belongs to the transport: no method keeps it. The
-    key is a function, with the method's settings where it is bound to a method, and never a client.
-    """
-
-    def __init__(self, message: Arrays) -> None:
-        self._message, self._lock, self._made = message, threading.Lock(), dict[object, Any]()
-
-    def __call__(self, function: Callable[[Arrays], _Made], message: Arrays, /) -> _Made:
-        """What the function makes of the message; of another message than this one, each time anew."""
-        if message is not self._message:
-            return function(message)
-        with self._lock:  # others wait: they could do nothing without it
-            if function not in self._made:
-                self._made[function] = function(message)
-            made: _Made = self._made[function]
-            return made
 
 
 class InProcess:
@@ -245,9 +223,8 @@ class InProcess:
     def _handle(self, name: str, request: Request) -> Bytes:
         client = self._federation.clients[name]
         memory = self.memory.get(name)
+        task, member = self._federation.task, self._members.get(name)
         try:
-            task = self._federation.task
-            member = self._members.get(name)
             self.memory[name], answer = handle(
                 self._method, task, client, memory, request, self._assess, member, self._noise
             )
