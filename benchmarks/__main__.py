@@ -16,6 +16,7 @@ from fedsolve.result import versions
 from fedsolve.threads import cores
 
 from . import (
+    blend,
     blocks,
     costs,
     crowd,
@@ -51,6 +52,7 @@ SPEED = {
     "scale": scale.measure,
     "extraction": extraction.measure,
     "torch": local_sgd.measure,
+    "blend": blend.measure,
     "layers": layers.measure,
     "blocks": blocks.measure,
     "ledger": ledger.measure,

@@ -419,6 +419,37 @@ def test_fedala_blends_by_descent_between_zero_and_one() -> None:
     assert (weights["head.weight"] < 1).any()
 
 
+def test_what_the_head_sees_is_computed_once_while_fedala_blends_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as there are passes it would be the same; the blend is that of the whole network, to rounding."""
+    task, samples = fs.Task(fs.Classes(3), (6, 6)), fs.Samples(derive(1).normal(size=(50, 6, 6)), np.arange(50) % 3)
+    settings = fs.FedALA(model="mlp:7,5", batch=8)
+    old, new = (networks.initial(settings.model, task, derive(seed)) for seed in (3, 4))
+    ones = {name: np.ones_like(new[name]) for name in ("head.weight", "head.bias")}
+    forwards = []
+    body = torch.nn.Flatten.forward
+
+    def counted(self: Any, rows: Any) -> Any:
+        forwards.append(len(rows))
+        return body(self, rows)
+
+    monkeypatch.setattr(torch.nn.Flatten, "forward", counted)
+
+    def learnt() -> Any:
+        forwards.clear()
+        return learn_blend(settings, old, new, ones, task, samples, derive(2), eta=0.5, passes=4, settled=0.0)
+
+    weights, model = learnt()
+    assert forwards.count(50) == 1 and sum(forwards) < 2 * 50  # beside two rows that tell how many features there are
+    monkeypatch.setattr(zoo, "named", lambda spec: False)
+    other, whole = learnt()
+    assert sum(forwards) == 4 * 50
+    for found, wanted in ((weights, other), (model, whole)):
+        assert found.keys() == wanted.keys()
+        for name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-5)
+    assert any((weight < 1).any() for weight in weights.values())  # something was learnt
+
+
 def test_fedala_keeps_its_blend_between_rounds_and_to_itself() -> None:
     federation = sample_federation()
     method = fs.FedALA(**SMALL)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedsolve.arrays import Array, Arrays, finite
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
 from fedsolve.errors import DataError
+from fedsolve.families.gradient import zoo
 from fedsolve.families.gradient.networks import (
     as_arrays,
     check_inputs,
+    features,
     like,
     misfit,
     one_thread,
@@ -59,6 +63,11 @@ def learn_blend(
         share = [like(tensors[name], weights[name]) for name in names]
         change = torch._foreach_sub(after, before)
         losses: list[float] = []
+        score: Callable[[torch.Tensor], torch.Tensor] = module
+        if eta and zoo.named(settings.model) and weights.keys() <= zoo.head_names(module):
+            # Only the head moves, so what it sees is the same in every pass: one forward pass of the body for all.
+            samples = Samples(features(settings.model, new, samples.inputs, task), samples.labels)
+            score = zoo.head(module)
 
         def place() -> None:
             for tensor, low, high, weight in zip(blended, before, after, share, strict=True):
@@ -69,7 +78,7 @@ def learn_blend(
         for _ in range(passes if eta else 0):
             total = torch.zeros((), device=here())
             for inputs, labels, _ in batches(samples, settings.batch, rng):
-                value = misfit(module(inputs), labels)
+                value = misfit(score(inputs), labels)
                 gradients = torch.autograd.grad(value, blended)
                 with torch.no_grad():
                     torch._foreach_addcmul_(share, gradients, change, value=-eta)
