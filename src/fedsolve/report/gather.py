@@ -19,7 +19,7 @@ _SPLIT = (
     "clients", "partition", "test", "min_samples",
 )  # fmt: skip
 # Of no consequence for the method's own figures: `alone` only adds figures beside them, `metric` says which is shown.
-_IGNORED = ("method", "set", "rounds", "seed", "alone", "metric", "name")
+_IGNORED = ("method", "set", "rounds", "seed", "alone", "metric", "name", "device")
 
 
 # --- what tells runs apart ---
