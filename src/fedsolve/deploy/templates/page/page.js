@@ -60,7 +60,9 @@ function table(heads, rows) {
     });
     body.append(line);
   }
-  return within("div", "scroll", within("table", "", within("thead", "", head), body));
+  const box = within("div", "scroll", within("table", "", within("thead", "", head), body));
+  box.tabIndex = 0; // so that it can be scrolled with the keyboard
+  return box;
 }
 
 function findings(status) {
@@ -83,7 +85,7 @@ function siteCard(site, now) {
     ]),
   );
   if (!site.expected) card.append(element("p", "not in SITES: it is not asked", "why"));
-  if (site.left_out) card.append(element("p", `left out of the last run: ${site.left_out}`, "why"));
+  if (site.left_out) card.append(element("p", `left out of the run: ${site.left_out}`, "why"));
   return card;
 }
 
