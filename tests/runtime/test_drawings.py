@@ -213,6 +213,8 @@ def test_what_a_text_says_stands_beside_what_is_saved_here() -> None:
         "AFL saves up to 80 % seconds; ours: 90.0 %",
     ]
     assert found.sentences()[3].endswith("ours: -")
+    fewer = filled(panels, {"AFL": runs["AFL"], "FedProx": runs["FedProx"]}, cells, claims=claims)
+    assert [ours for _, ours in fewer.claims] == [None] * 5  # one of those that it is to save against did not run
 
 
 # --- files ---

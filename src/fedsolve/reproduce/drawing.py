@@ -271,9 +271,9 @@ def _saved(claim: Claim, drawing: Drawing, cells: Sequence[Cell], results: Resul
         return None
     found = {cell.row: results(cell) for cell in cells if cell.column == panel.column}
     mine = _spent(claim, panel, found.get(claim.saver, ()), at=None)
-    others = [_spent(claim, panel, found[row], claim.at) for row in claim.rivals if found.get(row)]
+    others = [_spent(claim, panel, found.get(row, ()), claim.at) for row in claim.rivals]
     spent = [each for each in others if each]
-    if mine is None or not spent or len(spent) < len(others):
+    if mine is None or len(spent) < len(others):  # "at least" is of all of them
         return None
     savings = [100 * (1 - mine / each) for each in spent]
     return max(savings) if claim.up_to else min(savings)

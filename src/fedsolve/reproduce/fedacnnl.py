@@ -100,8 +100,8 @@ def _timed_note(scale: Scale) -> str:
     )
     if scale == "paper":
         return note + "gamma = 100, no constant feature."
-    few = f"{IMAGES_FAST:,} of 60,000 training images of MNIST"
-    return note + f"The paper: 20 and 600 rounds; here {few}, and ours with gamma = 10 and a constant feature."
+    few = f"{IMAGES_FAST:,} of 60,000 training images of MNIST, and ours with gamma = 10 and a constant feature"
+    return note + f"The paper: 20 and 600 rounds, so that descent is not at its end; here {few}."
 
 
 def figure_4(name: str, scale: Scale) -> Recipe:
