@@ -57,7 +57,7 @@ def cases() -> list[Case]:
     for name, (method, few, many) in of_768.items():
         found += [Case(name, method, 100, 500, 768, few)] if few else []
         found.append(Case(name, method, 1000, 50, 768, many))
-    return [*found, Case("fedhip auto", auto, 20, 200, 4096, 3.0)]
+    return [*found, Case("fedhip alpha=20", fixed, 20, 200, 4096, 3.0), Case("fedhip auto", auto, 20, 200, 4096, 3.0)]
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
@@ -95,11 +95,16 @@ def quotient(case: Case, turns: int) -> dict[str, Any]:
     }
 
 
-CROWD = """
-import json, time
+ALONE = """
+import json, sys, time
 import numpy as np
 import fedsolve as fs
-clients, samples, features, classes = 100_000, 20, 64, 10
+
+def peak():  # ru_maxrss would count the parent's memory, too
+    status = open("/proc/self/status").read().split()
+    return int(status[status.index("VmHWM:") + 1]) * 1024
+
+clients, samples, features, classes = map(int, sys.argv[1:5])
 rng = np.random.default_rng(0)
 x = rng.standard_normal((clients * samples, features), dtype=np.float32)
 y = rng.integers(classes, size=len(x))
@@ -107,11 +112,10 @@ parts = zip(np.split(x, clients), np.split(y, clients), strict=True)
 named = {f"c{i:06d}": {"train": part} for i, part in enumerate(parts)}
 federation = fs.Federation.from_arrays(named, classes=classes)
 del named
-started = time.process_time()
-result = fs.run(fs.FedHiP(), federation)
-taken = time.process_time() - started
-status = open("/proc/self/status").read().split()  # ru_maxrss would count the parent's memory, too
-print(json.dumps({"CPU seconds": taken, "GB": int(status[status.index("VmHWM:") + 1]) * 1024 / 1e9}))
+before, started = peak(), time.process_time()
+settings = {"default": {}, "fixed": {"alpha": 20.0, "beta": 1.0, "intercept": False}}
+result = fs.run(fs.FedHiP(**settings[sys.argv[5]]), federation)
+print(json.dumps({"CPU seconds": time.process_time() - started, "peak": peak(), "before": before}))
 """
 
 
@@ -145,17 +149,27 @@ def busy(turns: int) -> dict[str, Any]:
     return {"what": what, "measured": statistics.median(found), "bar": 1.5}
 
 
-CROWD_BARS = {"CPU seconds": 45.0, "GB": 1.6}
+def in_a_process(*arguments: object) -> dict[str, float]:
+    """What a run takes in a process of its own: CPU seconds, and peak memory in bytes, also before the run."""
+    command = [sys.executable, "-c", ALONE, *map(str, arguments)]
+    found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
 
 
 def crowd() -> list[dict[str, Any]]:
-    """100,000 clients of 20 rows, m = 64, ten classes: CPU seconds and peak memory, in a process of its own."""
-    command = [sys.executable, "-c", CROWD]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    """100,000 clients of 20 rows, m = 64, ten classes: CPU seconds and peak memory."""
+    found, what = in_a_process(100_000, 20, 64, 10, "default"), "fedhip, 100000 clients of 20, m = 64"
     return [
-        {"what": f"fedhip auto, 100000 clients of 20, m = 64: {name}", "measured": found[name], "bar": bar}
-        for name, bar in CROWD_BARS.items()
+        {"what": f"{what}: CPU seconds", "measured": found["CPU seconds"], "bar": 45.0},
+        {"what": f"{what}: GB", "measured": found["peak"] / 1e9, "bar": 1.6},
     ]
+
+
+def memory() -> dict[str, Any]:
+    """Memory beside the data and what is there before a run, in square matrices F'F."""
+    found = in_a_process(20, 200, 4096, CLASSES, "fixed")
+    what = "fedhip alpha=20, 20 clients of 200, m = 4096: matrices F'F in memory"
+    return {"what": what, "measured": (found["peak"] - found["before"]) / (8 * 4096**2), "bar": 3.0}
 
 
 def measure(turns: int = TURNS, only: str = "") -> list[dict[str, Any]]:
@@ -166,6 +180,7 @@ def measure(turns: int = TURNS, only: str = "") -> list[dict[str, Any]]:
             rows.append(quotient(case, turns))
             print(f"{case.title}: {rows[-1]['floors']:.3g} floors, bar {case.bar:g}", flush=True)
     rows += crowd() if only in "crowd" else []
+    rows += [memory()] if only in "memory" else []
     rows += [busy(turns)] if only in "busy" else []
     return [{**row, "met": "yes" if row.get("floors", row.get("measured")) <= row["bar"] else "no"} for row in rows]
 
@@ -174,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=TURNS, help="turns, of which the median counts")
     parser.add_argument(
-        "--only", default="", help="only cases with this text in their title, as 'local, 1000'; or crowd, busy"
+        "--only", default="", help="only cases with this text in their title, as 'local, 1000'; or crowd, memory, busy"
     )
     given = parser.parse_args()
     for row in measure(given.turns, given.only):

@@ -19,6 +19,7 @@ from fedsolve.arrays import Float
 from fedsolve.moments import Moments
 from fedsolve.solver import factor_of
 
+SOUND = 1e-7  # reciprocal condition number of H from which on models by it have the digits of the whole system's
 LIKELY = 10.0  # how much worse random errors may be than those that were drawn
 
 
@@ -43,7 +44,7 @@ class Anchor:
         """
         found = factor_of(moments, ridge, intercept=intercept)
         squares = moments.diagonal()[: moments.features - intercept]
-        if found is None or not found.rcond > digits.SAFE or squares[found.constant].any():
+        if found is None or not found.rcond > SOUND or squares[found.constant].any():
             return None
         varied = np.einsum("ij,ij->i", found.lower, found.lower) - ridge
         moved = digits.moved(found.lower, np.sqrt(squares))

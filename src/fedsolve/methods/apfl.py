@@ -113,8 +113,7 @@ class APFL(Method):
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """APFL (13): ridge on what the shared stream leaves over, in the space of the refinement."""
         train, wanted = site.train, site.task.target.rows(site.train.labels)
-        phi = private["phi"] if "phi" in private else self._primary(message)(train.inputs)
-        prior = linear.scores(message, phi)
+        prior = linear.scores(message, private["phi"] if "phi" in private else self._primary(message)(train.inputs))
         targets, rows = wanted - prior, self._refine(message)(train.inputs)
         # What the shared stream would say of each sample had it not seen it, were all leverages equal.
         leverage = min(MOST, float(message["leverage"])) if site.counted else 0.0
