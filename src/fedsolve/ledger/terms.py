@@ -101,7 +101,7 @@ class Terms:
             "layout": json.dumps(self.layout),
             "method": self.method.name,
             "ones": json.dumps(self.ones),
-            "settings": json.dumps(parameters.values(self.method)),
+            "settings": _settings(self.method),
             "width": json.dumps(task.shape),
         }
         digest = hashlib.sha256(json.dumps(words).encode())
@@ -114,7 +114,7 @@ class Terms:
             "fedsolve": FORMAT,
             "made": "terms",
             "method": self.method.name,
-            "settings": json.dumps(parameters.values(self.method)),
+            "settings": _settings(self.method),
             "seed": str(self.seed),
             "task": self.task.to_text(),
             "layout": json.dumps(self.layout),
@@ -175,9 +175,14 @@ class Terms:
             "terms": self.digest,
             "space": self.task.described,
             "method": self.method.name,
-            "settings": json.dumps(parameters.values(self.method)),
+            "settings": _settings(self.method),
             "classes": str(self.task.classes or self.task.target.words()),
         }
+
+
+def _settings(method: Method) -> str:
+    """The settings that decide what a contribution means. It is sums, whether or not replies of a run are thin."""
+    return json.dumps({name: value for name, value in parameters.values(method).items() if name != "thin"})
 
 
 def _check_method(method: Method) -> None:
