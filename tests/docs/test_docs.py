@@ -225,7 +225,7 @@ def test_architecture_names_every_room() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_deployment_page_runs_word_for_word(tmp_path: Path) -> None:
     """One shell, an empty folder, every block in order; only installing is left out, and ports are free ones."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
@@ -257,7 +257,7 @@ def test_the_deployment_page_runs_word_for_word(tmp_path: Path) -> None:
             stderr=output,
         )
         started: set[Known] = set()
-        deadline = time.monotonic() + 800
+        deadline = time.monotonic() + 1700
         try:
             while not _ended(shell) and time.monotonic() < deadline:
                 started |= set(descendants(shell.pid))  # they are looked for all the time, to be ended if it fails

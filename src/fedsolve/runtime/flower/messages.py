@@ -40,6 +40,7 @@ def size(content: RecordDict) -> int:
     Sites and server count by this, so that a site's own record can be held against what arrived. Flower's frame around
     it, some hundred bytes a message, has nothing of a site's.
 
+    >>> from flwr.app import ConfigRecord
     >>> size(RecordDict({"head": ConfigRecord({"name": "ward-a"}), "body": packed(b"abc")}))
     13
     """
