@@ -18,7 +18,7 @@ _SPLIT = (
     "data", "label", "client", "person", "drop", "task", "columns", "date_as", "encoding", "limit", "skip_broken",
     "clients", "partition", "test", "min_samples",
 )  # fmt: skip
-# Of no consequence for the method's own figures: `alone` only adds figures beside them, `metric` says which is shown.
+# Of no consequence for the method: `alone` adds figures beside it, `metric` says which is shown, `device` where it ran.
 _IGNORED = ("method", "set", "rounds", "seed", "alone", "metric", "name", "device")
 
 
