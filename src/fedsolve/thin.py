@@ -70,8 +70,8 @@ def of(
     >>> {name: array.shape for name, array in reply.items()}
     {'classes': (2,), 'targets': (2, 2), 'turned': (2, 5)}
     >>> sums = moments([reply], 3)
-    >>> np.allclose(sums.gram, x.T @ x), sums.cross[:, 2].round(9).tolist(), sums.count
-    (True, [0.0, 1.0, 2.0, 3.0, 4.0], 2)
+    >>> np.allclose(sums.gram, x.T @ x), np.allclose(sums.cross[:, 2], x[0]), sums.count
+    (True, True, 2)
     """
     rows: Float = np.ascontiguousarray(flat(inputs), dtype=np.float64)
     if _is_odd(rows, labels, classes):

@@ -100,7 +100,7 @@ def create(name: str, settings: Mapping[str, object] | None = None) -> Method:
     """A method by name, with parameters given as values or as the texts of the command line.
 
     >>> create("fedhip", {"alpha": "20"})
-    FedHiP(alpha=20.0, beta='auto', intercept=True)
+    FedHiP(alpha=20.0, beta='auto', intercept=True, thin=False)
     """
     values = dict(settings or {})
     if name == "local" and values.get("model") == "ridge":  # how version 0.1 wrote the first of the two

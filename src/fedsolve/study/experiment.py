@@ -102,7 +102,7 @@ def method_of(settings: Settings) -> Method:
     """The method with its parameters.
 
     >>> method_of(Settings(method="fedhip", set={"alpha": "20"}))
-    FedHiP(alpha=20.0, beta='auto', intercept=True)
+    FedHiP(alpha=20.0, beta='auto', intercept=True, thin=False)
     """
     name, chosen = settings.method, dict(settings.set)
     cls = class_of(name, chosen)
