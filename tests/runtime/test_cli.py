@@ -288,7 +288,7 @@ def test_every_method_runs(command: Command, tmp_path: Path, method: str) -> Non
 def test_set_changes_parameters_and_they_are_kept(command: Command, tmp_path: Path) -> None:
     assert command(*FAST, "--out", "out", "--method", "fedhip", "--set", "alpha=20", "--set", "intercept=yes").code == 0
     found = figures(tmp_path / "out")
-    assert found["settings"]["set"] == {"alpha": 20.0, "beta": "auto", "intercept": True}
+    assert found["settings"]["set"] == {"alpha": 20.0, "beta": "auto", "intercept": True, "thin": False}
     assert {client["chosen"]["alpha"] for client in found["clients"].values()} == {20.0}
     assert command(*FAST, "--out", "auto", "--method", "fedhip", "--set", "alpha=auto").code == 0
     assert figures(tmp_path / "auto")["settings"]["set"]["alpha"] == "auto"
@@ -312,7 +312,7 @@ def test_a_toml_file_gives_settings_and_options_override_it(command: Command, tm
     assert command("run", "--quiet", "--config", "c.toml", "--out", "one").code == 0
     found = figures(tmp_path / "one")["settings"]
     assert (found["clients"], found["partition"], found["seed"], found["alone"]) == (4, "iid", 3, False)
-    assert found["set"] == {"alpha": 2, "beta": 0.5, "intercept": True}
+    assert found["set"] == {"alpha": 2, "beta": 0.5, "intercept": True, "thin": False}
     options = ("--config", "c.toml", "--out", "two", "--clients", "5", "--set", "alpha=7")
     assert command("run", "--quiet", *options).code == 0
     found = figures(tmp_path / "two")["settings"]

@@ -109,7 +109,7 @@ def test_a_run_through_flower_gives_the_same_bits_and_the_same_ledger(tmp_path: 
         said[each] = " ".join(done.stdout.split())
     local, flower = (fs.Result.load(tmp_path / each) for each in ("local", runtime))
     close(flower, local, 0.0)
-    assert {n: c.json() for n, c in flower.clients.items()} == {n: c.json() for n, c in local.clients.items()}
+    assert flower.clients == local.clients
     assert flower.settings["runtime"] == ("flower:inline" if runtime == "flower" else runtime)
     words = "through Flower's apps on Ray" if runtime == "flower:ray" else "through Flower's apps in this process"
     assert words in said[runtime] and "Flower" not in said["local"]

@@ -21,7 +21,7 @@ NAMES = (
     "codec", "request", "memory", "replies", "tallies", "description", "job", "task", "contribution", "terms", "model",
     "csv", "npz", "toml", "comparison", "config", "result", "report", "parquet", "stream", "words",
     "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
-    "spent", "policy", "leaf", "pickle",
+    "spent", "policy", "leaf", "pickle", "audit", "invitation", "record",
 )  # fmt: skip
 SECURE = ("secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal")  # need cryptography
 

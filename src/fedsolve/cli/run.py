@@ -91,8 +91,10 @@ def run_command(
         log = tracking.Log(*trackers, name=out.resolve().name if out else _name(asdict(settings)), say=warn)
         with waiting(quiet, settings.metric, emulated=settings.devices is not None) as (progress, line), log:
             result = execute(settings, progress, together(line, log), kept, ledger, on_start=log.start)
-            saved = result.save(out or _free_place(result))
-            log.end(result, saved)
+            place = out or _free_place(result)
+            where = place.absolute()  # asked for before: the folder one is in may be replaced
+            saved = result.save(place)
+            log.end(result, where)
     except KeyboardInterrupt:
         if kept is None or not kept.path.is_file():
             raise

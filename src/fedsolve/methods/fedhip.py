@@ -92,29 +92,32 @@ class FedHiP(Method):
         """The statistics of the client's data; kept where personalisation takes them and not the data."""
         sent = linear.sent(site, intercept=self.intercept, thin=self.thin)
         few = personal.is_few(len(site.train), site.task.width + self.intercept)
-        kept = not isinstance(self.alpha, str) and not few
+        kept = not isinstance(self.alpha, str) and not (few and site.train.in_memory)
         return under("own", sent) if kept else {}, sent
 
     def personalize(self, private: Arrays, message: Arrays, site: Site) -> Personal:
         """FedHiP (14): one solve with the client's own samples weighing 1 + alpha."""
         train, sums = site.train, take("own", private)
-
-        def own_moments() -> Moments:
-            return (
-                Moments.from_arrays(sums, site.task.space) if sums else linear.moments(site, intercept=self.intercept)
-            )
-
-        found = personal.own_model(
+        total, beta, shared = (
             Moments.from_arrays(message, site.task.space),
             float(message["beta"]),
             self.shared(message),
+        )
+        if sums and not isinstance(self.alpha, str):  # of many samples the sums are all that it takes
+            own, sharpness = Moments.from_arrays(sums, site.task.space), float(shared.get("sharpness", 0.0))
+            found = personal.weighed(total, beta, own, self.alpha, sharpness, intercept=self.intercept)
+            return Personal(found.model, {"alpha": found.alpha}, found.unsure)
+        found = personal.own_model(
+            total,
+            beta,
+            shared,
             linear.design(train, intercept=False),
             train.labels,
             alpha=self.alpha,
             counted=site.counted,
             intercept=self.intercept,
             anchor=site.once(self._anchor, message),
-            own_moments=own_moments,
+            own_moments=lambda: linear.moments(site, intercept=self.intercept),
         )
         return Personal(found.model, {"alpha": found.alpha}, found.unsure)
 

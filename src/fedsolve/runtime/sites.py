@@ -134,7 +134,7 @@ class FileSite:
         """The task that its file poses, and how many samples it holds."""
         check_name(self.name)
         self._admit(job)
-        table, features = self._rows(job), self._features(job)
+        features, table = self._features(job), self._rows(job)
         if isinstance(table, Table):
             whole, target = (
                 Samples(cast(Array, table.inputs), table.labels),

@@ -69,7 +69,12 @@ def own_model(
         whole = np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
         path = RidgePath.of(whiten(total, ridge, whole, intercept=intercept), left)
         alpha, sharpness = choose_alpha(path, prior, labels, sharpness, counted=counted)
-    solution = solution_of(total + own_moments().scaled(alpha), ridge, intercept=intercept, solver="auto")
+    return weighed(total, ridge, own_moments(), alpha, sharpness, intercept=intercept)
+
+
+def weighed(total: Moments, ridge: float, own: Moments, alpha: float, sharpness: float, *, intercept: bool) -> Own:
+    """The minimiser in which a client's samples, of which only the sums `own` are known, weigh 1 + alpha."""
+    solution = solution_of(total + own.scaled(alpha), ridge, intercept=intercept, solver="auto")
     return Own(_told(linear.linear_model(solution), sharpness), alpha, solution.unsure)
 
 
