@@ -23,7 +23,9 @@ NAMES = (
     "columns", "told", "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal",
     "spent", "policy", "leaf", "pickle", "audit", "invitation", "record",
 )  # fmt: skip
-SECURE = ("secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal")  # need cryptography
+SECURE = (  # need cryptography
+    "secure-site", "secure-opening", "secure-part", "secure-shares", "session", "journal", "invitation", "record",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
