@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OTHERWISE_CALLED = {"PIL": "pillow"}  # where it is not installed, nobody else says so
-COMES_WITH = {"huggingface-hub": "transformers"}  # which asks for the version that fits it
+COMES_WITH = {"huggingface-hub": "transformers", "mlflow": "mlflow-skinny"}  # which asks for the version that fits it
 
 
 def normal(name: str) -> str:

@@ -37,6 +37,7 @@ NEEDS = {
     "disclosure.md": ["matplotlib"],
     "large.md": ["pyarrow", "pandas"],
     "ledger.md": ["cryptography"],
+    "methods.md": ["matplotlib"],
     "networks.md": ["torch", "matplotlib"],
     "operations.md": ["cryptography"],
     "pictures.md": ["PIL", "efficientnet_lite_pytorch"],

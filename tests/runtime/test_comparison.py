@@ -174,6 +174,7 @@ def test_the_result_of_a_run_is_a_file_too(command: Command, tmp_path: Path) -> 
 
 
 def test_without_methods_there_is_nothing_to_compare(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     written(tmp_path, "clients = 4")
     for words in (["--config", "study.toml"], []):
         done = command("compare", *words, "--out", "cmp")

@@ -440,6 +440,7 @@ def test_devices_that_cannot_be_are_refused(command: Command, more: list[str], t
 
 
 def test_a_comparison_on_devices_is_another_one(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     asked = ["compare", "--methods", "afl", "--clients", "4", "--out", "cmp", "--no-baselines"]
     done = command(*asked, "--devices", "slow:4")
     assert done.code == 0

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 import fedsolve as fs
+from tests.conftest import ROOT
+
+pytest.importorskip("cryptography", reason="pip install 'fedsolve[flower]'")
+
 from fedsolve import deploy
 from fedsolve.deploy import services
-from tests.conftest import ROOT
 from tests.runtime import live
 
-pytest.importorskip("cryptography")
 DOCKER = ROOT / "docker"
 KEPT = "/var/lib/fedsolve"  # in the containers, and nowhere else
 

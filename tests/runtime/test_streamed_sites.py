@@ -12,7 +12,6 @@ import pytest
 import fedsolve as fs
 from fedsolve import codec
 from fedsolve.data import parts
-from fedsolve.deploy.check import check
 from fedsolve.features import maps
 from fedsolve.features.vocabulary import named
 from fedsolve.ledger.site import contribute, personal
@@ -26,6 +25,9 @@ from fedsolve.runtime.sites import FileSite
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("cryptography", reason="pip install 'fedsolve[flower]'")
+
+from fedsolve.deploy.check import check
 
 
 def write(path: Path, rows: int = 400, **changes: Any) -> Any:
