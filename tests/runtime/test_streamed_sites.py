@@ -27,7 +27,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("cryptography", reason="pip install 'fedsolve[flower]'")
 
-from fedsolve.deploy.check import check
+from fedsolve.deploy.check import check  # noqa: E402 (it needs cryptography)
 
 
 def write(path: Path, rows: int = 400, **changes: Any) -> Any:

@@ -18,7 +18,8 @@ def told(folder: Path) -> tuple[object, ...]:
     """Every number and word that a result gives but for its times, also through its models."""
     result = fs.Result.load(folder)
     history = tuple(replace(line, seconds=0.0) for line in result.history)
-    result = replace(result, seconds=Seconds(), history=history)
+    clients = {name: replace(client, seconds=None) for name, client in result.clients.items()}
+    result = replace(result, seconds=Seconds(), history=history, clients=clients)
     every = {**result.models, **({"global": result.shared} if result.shared else {})}
     every |= {f"groups/{name}": model for name, model in result.group_models.items()}
     models = {name: (model.owner, model.method, model.task, dict(model.arrays)) for name, model in every.items()}
