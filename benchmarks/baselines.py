@@ -171,7 +171,7 @@ def one(name: str, settings: Settings) -> None:
             print(f"{name}: round {line.round} of {of}, {line.accuracy:.4f}, {line.seconds:.1f} s", flush=True)
 
     started = time.time()
-    result = execute(settings, report=report, checkpoint=Checkpoint(folder, EVERY, resume))
+    result = execute(settings, on_round=report, checkpoint=Checkpoint(folder, EVERY, resume))
     record = {
         "run": name,
         "mean": round(100 * (result.accuracy.mean or 0), 2),
