@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,6 +22,8 @@ from fedsolve.resultfile import digest
 from fedsolve.study import compare, experiment
 from fedsolve.study.experiment import Settings
 from tests.conftest import unsealed
+from tests.runtime.browser import browser as browser
+from tests.runtime.browser import show
 
 SMALL = Settings(data="digits", clients=6, partition="dirichlet:0.3")
 matplotlib = pytest.importorskip("matplotlib")
@@ -379,39 +378,12 @@ def test_each_method_with_groups_has_a_section(grouped: Path, tmp_path: Path) ->
 # --- the page, in a browser ---
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-    if not driver or not chromium:
-        missing = "chromium and chromedriver are not here (Debian: apt-get install chromium chromium-driver)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield session
-    session.quit()
-
-
-def show(browser: Any, page: Path, width: int) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
-    )
-    browser.get(page.as_uri())
-
-
 @pytest.mark.parametrize("runs", ["compared", "grouped"])
 @pytest.mark.parametrize("width", [380, 1280])
 def test_the_page_in_a_browser(browser: Any, request: pytest.FixtureRequest, runs: str, width: int) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)
-    show(browser, request.getfixturevalue(runs) / "report.html", width)
+    show(browser, (request.getfixturevalue(runs) / "report.html").as_uri(), width)
     assert browser.get_log("browser") == []
     asked = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
     addresses = [line["params"]["request"]["url"] for line in asked if line["method"] == "Network.requestWillBeSent"]
@@ -432,7 +404,7 @@ def test_the_page_in_a_browser(browser: Any, request: pytest.FixtureRequest, run
 
 
 def test_sorting_in_a_browser(browser: Any, compared: Path) -> None:
-    show(browser, compared / "report.html", 1280)
+    show(browser, (compared / "report.html").as_uri(), 1280)
     heads = browser.find_elements("css selector", "#runs button.sort")
     names = [head.text for head in heads]
 
@@ -453,7 +425,7 @@ def test_sorting_in_a_browser(browser: Any, compared: Path) -> None:
 
 
 def test_both_themes_in_a_browser(browser: Any, compared: Path) -> None:
-    show(browser, compared / "report.html", 1280)
+    show(browser, (compared / "report.html").as_uri(), 1280)
 
     def colours() -> tuple[str, str]:
         script = (
