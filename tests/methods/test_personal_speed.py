@@ -51,9 +51,10 @@ def targets_of(seed: int, count: int, numbers: bool) -> np.ndarray:
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 def test_a_model_by_the_anchor_is_that_of_the_whole_system(
-    seed: int, count: int, kind: str, alpha: float | str, intercept: bool, numbers: bool, counted: bool
+    seed: int, count: int, kind: str, alpha: float | str, intercept: bool, numbers: bool, counted: bool, inverse: bool
 ) -> None:
     """With fewer samples than features, as many and more; the same alpha, weights, and doubts."""
     x, y = rows_of(seed, 200, 12, kind), targets_of(seed, 200, numbers)
@@ -80,7 +81,11 @@ def test_a_model_by_the_anchor_is_that_of_the_whole_system(
             own_moments=lambda: sums(mine),
         )
 
-    quick, whole = own(Anchor.of(total, 0.5, intercept=intercept)), own(None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedsolve.anchor.SMALL", 1024 if inverse else 0)
+        anchor = Anchor.of(total, 0.5, intercept=intercept)
+    assert anchor is None or anchor.inverse == inverse
+    quick, whole = own(anchor), own(None)
     assert quick.alpha == whole.alpha
     assert quick.unsure == whole.unsure
     assert quick.model.keys() == whole.model.keys()

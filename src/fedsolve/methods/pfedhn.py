@@ -10,7 +10,8 @@ h: dense layers of `hidden` units, one on v_i and three more with rectifiers bet
 
 The authors take one client a step. Here those that answer a round take their steps in turn, in an order that is drawn,
 each on its square at phi as it is by then: the first step of a round is theirs, and later ones would overshoot with a
-difference from before phi moved. A vector is drawn by the name of its client, since nobody knows how many will come; it
+difference from before phi moved. Twenty steps in turn on squares that have much in common may still grow without end, so
+the rate of a step is halved until it does not go beyond the least of its square. A vector is drawn by the name of its client, since nobody knows how many will come; it
 moves, and its momentum and decay act, in steps of its client alone. Running statistics stay with the client.
 """
 
@@ -110,7 +111,8 @@ class PFedHN(Apart, Method):
         reached, memory = descent.in_turn(
             {**layers, **vectors},
             [hyper.half_square(f"vector/{client}", flat(replies, names, client)) for client in turns],
-            lr=self.server_lr, momentum=self.server_momentum, decay=self.decay, clip=self.clip, memory=memory,
+            lr=self.server_lr, momentum=self.server_momentum, decay=self.decay, clip=self.clip, falling=True,
+            memory=memory,
         )  # fmt: skip
         vectors_now = _table(state, "vectors").having(take("vector", reached))
         return {

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+HALVINGS = 20  # of a rate at most
+
 Tensors = dict[str, Tensor]
 Objective = Callable[[Tensors], Tensor]
 
@@ -111,33 +113,51 @@ def in_turn(
     momentum: float,
     decay: float = 0.0,
     clip: float = 0.0,
+    falling: bool = False,
     memory: Arrays,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """One step of SGD on each objective, from where the one before led; and velocities, which the next call is given.
 
     A tensor that an objective does not depend on rests during its step, with its velocity and without decay. `clip` is
     the largest norm of a gradient, 0 for any; decay is added to what was clipped. Velocities that are not in the memory
-    are zero.
+    are zero. With `falling`, the rate of a step is halved until the gradient alone, without what was gathered before,
+    goes no further than to the least along it: beyond that, velocities on squares swing, and may grow without end.
     """
     limit = hooks.clipped(clip)
     with one_thread():
         tensors = {name: tensor_of(np.array(array)).requires_grad_() for name, array in start.items()}
         kept = {n: tensor_of(np.array(memory[n] if n in memory else np.zeros_like(start[n]))) for n in start}
         for objective in objectives:
-            found = torch.autograd.grad(objective(tensors), list(tensors.values()), allow_unused=True)
+            value = objective(tensors)
+            found = torch.autograd.grad(value, list(tensors.values()), allow_unused=True)
             slopes = {name: slope for name, slope in zip(tensors, found, strict=True) if slope is not None}
             moved, speeds = ([group[name] for name in slopes] for group in (tensors, kept))
             with torch.no_grad():
                 if limit is not None:
                     limit(moved, list(slopes.values()))
+                rate = _falling(objective, tensors, slopes, float(value), lr) if falling else lr
                 torch._foreach_mul_(speeds, momentum)
                 torch._foreach_add_(speeds, list(slopes.values()))
                 torch._foreach_add_(speeds, moved, alpha=decay)
-                torch._foreach_add_(moved, speeds, alpha=-lr)
+                torch._foreach_add_(moved, speeds, alpha=-rate)
         reached = {name: array_of(tensor) for name, tensor in tensors.items()}
         velocities = {name: array_of(tensor) for name, tensor in kept.items()}
     _check((*reached.values(), *velocities.values()), lr)
     return reached, velocities
+
+
+def _falling(objective: Objective, tensors: Tensors, slopes: Tensors, value: float, lr: float) -> float:
+    """The rate, or the first half, quarter and so on of it, with which a step does not go beyond the least along it.
+
+    Of a square, which falls by rate |g|^2 - rate^2 |J g|^2 / 2, half of rate |g|^2 is left where that is so.
+    """
+    squared = sum(float(slope.square().sum()) for slope in slopes.values())
+    for _ in range(HALVINGS):
+        ahead = {name: tensor - lr * slopes[name] if name in slopes else tensor for name, tensor in tensors.items()}
+        if float(objective(ahead)) <= value - lr * squared / 2:
+            return lr
+        lr /= 2
+    return lr
 
 
 def _remembering(free: Tensors, lr: float, betas: tuple[float, float], decay: float, memory: Arrays) -> Adam:

@@ -107,7 +107,8 @@ def _moved(anchor: Anchor, along: Float, inner: Float, shared: Arrays) -> dict[s
     if not inner.size:
         return known
     weights, intercept = anchor.change(along, inner)
-    model = {"weight": known["weight"] + weights}
+    weights += known["weight"]  # in place: a model is the largest thing that a small client has
+    model = {"weight": weights}
     return model if intercept is None else {**model, "intercept": known["intercept"] + intercept}
 
 
