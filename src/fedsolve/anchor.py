@@ -14,22 +14,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsolve import blas, digits
+from fedsolve import digits
 from fedsolve.arrays import Float
 from fedsolve.moments import Moments
 from fedsolve.solver import factor_of
+from fedsolve.triangle import Triangle
 
 SOUND = 1e-7  # reciprocal condition number of H from which on models by it have the digits of the whole system's
 LIKELY = 10.0  # how much worse random errors may be than those that were drawn
-SMALL = 1024  # features up to which a product with the inverse of L takes less than a solve with L
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchor:
     """H = L L', and what it takes to say that a system with further samples has lost no digits."""
 
-    factor: Float  # L, or its inverse
-    inverse: bool
+    factor: Triangle  # L
     means: Float | None  # of the features, where there is an intercept
     count: int
     squares: Float  # of each feature, summed
@@ -51,14 +50,12 @@ class Anchor:
         varied = np.einsum("ij,ij->i", found.lower, found.lower) - ridge
         moved = digits.moved(found.lower, np.sqrt(squares))
         cross = moments.cross[: moments.features - intercept]
-        inverse = len(found.lower) <= SMALL
-        if inverse:
-            blas.invert(found.lower)
-        return cls(found.lower, inverse, found.means, moments.count, squares, varied, cross, found.rcond, moved)
+        triangle = Triangle.of(found.lower)
+        return cls(triangle, found.means, moments.count, squares, varied, cross, found.rcond, moved)
 
     def along(self, rows: Float) -> Float:
         """L^-1 F_k', one column per row of features: coordinates in which H is the identity, without the constant's."""
-        return self._back((rows if self.means is None else rows - self.means).T)
+        return self.factor.solve((rows if self.means is None else rows - self.means).T)
 
     def design(self, along: Float) -> Float:
         """The coordinates as rows, with the constant's behind them where there is one."""
@@ -69,17 +66,12 @@ class Anchor:
     def change(self, along: Float, inner: Float) -> tuple[Float, Float | None]:
         """H^-1 F_k' `inner`: the change of the weights, and that of the intercept where there is one."""
         if inner.shape[0] < inner.shape[1]:
-            weights = self._back(along, transposed=True) @ inner
+            weights = self.factor.solve(along, transposed=True) @ inner
         else:
-            weights = self._back((inner.T @ along.T).T, transposed=True)
+            weights = self.factor.solve((inner.T @ along.T).T, transposed=True)
         if self.means is None:
             return weights, None
         return weights, inner.sum(0) / self.count - self.means @ weights
-
-    def _back(self, right: Float, *, transposed: bool = False) -> Float:
-        """L^-1, or its transpose, times `right`."""
-        times = blas.lower_product if self.inverse else blas.lower_solve
-        return times(self.factor, right, transposed=transposed)
 
     def sure(self, squares: Float, rows: Float, targets: Float, alpha: float, weights: Float) -> bool:
         """Whether it is certain that the system with further samples, weighing alpha, has lost no digits that matter.

@@ -283,10 +283,10 @@ def _cross(block: Float, targets: Array, width: int) -> Float:
     if targets.ndim == 2:
         return np.asarray(targets, dtype=np.float64).T @ block
     if len(targets) * width <= FEW:
-        one_hot = np.zeros((width, len(targets)))
-        one_hot[targets, np.arange(len(targets))] = 1.0
+        dense = np.zeros((width, len(targets)))
+        dense[targets, np.arange(len(targets))] = 1.0
         with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the sums
-            return one_hot @ block
+            return np.asarray(dense @ block)
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=width))])
     one_hot = csr_array((np.ones(len(targets)), order, starts), shape=(width, len(targets)))

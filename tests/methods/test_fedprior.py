@@ -47,19 +47,17 @@ def test_what_the_others_know_is_that_of_their_data(seed: int, shrink: float, ow
     y[:own][y[:own] == 2] = 0
     y[own:][y[own:] == 1] = 0
     known = Knowledge.of(fs.Moments.of(x, y, classes=4, intercept=True), shrink)
-    others = known.without(x[:own], y[:own])
+    others = known.whitened().without(x[:own], y[:own])
     if own == len(x):
-        assert not any(part.any() for part in (*others.discriminant(), *others.least_squares(known.sums)))
+        assert not any(part.any() for part in (*others.discriminant(), others.turn(known.sums)))
         return
     ridge = shrink * np.trace(scatter(x, y)) / 5
     weight, offset, straight = direct(x[own:], y[own:], 4, ridge)
     found, constant = others.discriminant()
     np.testing.assert_allclose(found, weight, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(constant, offset, rtol=1e-7, atol=1e-9)
-    found, constant = others.least_squares(found)
-    np.testing.assert_allclose(found, straight, rtol=1e-6, atol=1e-8)
-    centre = x[own:].mean(0)
-    np.testing.assert_allclose(x @ found + constant, (x - centre) @ straight, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found @ others.turn(found), straight, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(others.centre, x[own:].mean(0), rtol=1e-12)
 
 
 def test_without_scatter_or_samples_scores_are_still_finite() -> None:
@@ -67,10 +65,10 @@ def test_without_scatter_or_samples_scores_are_still_finite() -> None:
     for moments in (one, fs.Moments.zero(3, 2), one - one):
         known = Knowledge.of(moments, 0.02)
         for others in (
-            known.everybody(),
-            known.without(np.array([[1.0, 2.0]])[: moments.count], np.zeros(moments.count, int)),
+            known.whitened().everybody(),
+            known.whitened().without(np.array([[1.0, 2.0]])[: moments.count], np.zeros(moments.count, int)),
         ):
-            assert all(np.isfinite(part).all() for part in (*others.discriminant(), *others.least_squares(known.sums)))
+            assert all(np.isfinite(part).all() for part in (*others.discriminant(), others.turn(known.sums)))
         assert class_shares(known.counts).sum() == pytest.approx(1.0)
 
 

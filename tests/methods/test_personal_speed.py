@@ -82,9 +82,9 @@ def test_a_model_by_the_anchor_is_that_of_the_whole_system(
         )
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("fedsolve.anchor.SMALL", 1024 if inverse else 0)
+        patched.setattr("fedsolve.triangle.SMALL", 1024 if inverse else 0)
         anchor = Anchor.of(total, 0.5, intercept=intercept)
-    assert anchor is None or anchor.inverse == inverse
+    assert anchor is None or anchor.factor.inverse == inverse
     quick, whole = own(anchor), own(None)
     assert quick.alpha == whole.alpha
     assert quick.unsure == whole.unsure

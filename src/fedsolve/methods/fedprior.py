@@ -31,7 +31,7 @@ from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import linear, towards
 from fedsolve.families.ridge.fits import Fitting, losses_of_powers, weights_of
-from fedsolve.families.ridge.knowledge import Knowledge, class_shares, lost_features
+from fedsolve.families.ridge.knowledge import Knowledge, Whitened, class_shares, lost_features
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
@@ -39,6 +39,7 @@ from fedsolve.moments import Moments
 SCALES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)  # of the discriminant; the first is the theory's
 STEEPER = (4.0, 8.0, 16.0, 32.0, 2.0)  # of least squares, whose scores are shares, not logarithms
 PARTS = 8  # mixtures of the three fits are in steps of an eighth
+MIXTURES = tuple(parts for parts in product(range(PARTS, -1, -1), repeat=3) if sum(parts) == PARTS)
 _SENT = ("factor", "cross", "weight", "intercept")
 _SENT_FOR_NUMBERS = ("triangle", "cross", "count", "squares", "weight", "intercept")
 
@@ -83,7 +84,7 @@ class FedPrior(Method):
         if total.squares is not None:
             return {**total.arrays(), **towards.global_state(total)}
         knowledge = Knowledge.of(total, self.shrink)
-        weight, offset = knowledge.everybody().discriminant()
+        weight, offset = knowledge.whitened().everybody().discriminant()
         shared = {"weight": weight, "intercept": offset + np.log(class_shares(knowledge.counts))}
         lost = {"unsure": np.flatnonzero(lost_features(total, self.shrink))}
         return {**total.arrays(), **knowledge.arrays(), **shared, **lost}
@@ -111,25 +112,33 @@ class FedPrior(Method):
             total, features = Moments.from_arrays(message), linear.design(train, intercept=False)
             line, moved = towards.own_line(total, features, train.labels, counted=site.counted)
             return Personal(line._asdict(), moved)
-        knowledge = Knowledge.from_arrays(message)
+        known = site.once(_whitened, message)
         rows = linear.design(train, intercept=False)
-        others = knowledge.without(rows, train.labels) if site.counted else knowledge.everybody()
+        others = known.without(rows, train.labels) if site.counted else known.everybody()
         weight, offset = others.discriminant()
-        straight = others.least_squares(weight)
-        nothing = np.zeros_like(weight), np.zeros_like(offset)
-        fitting = Fitting.of(rows, train.labels, knowledge)
-        starts = (((weight, offset), SCALES), (straight, STEEPER), (nothing, (1.0,)))
-        found = [fitting.fit(*start, scales) for start, scales in starts]
-        mixtures = [m for m in product(range(PARTS, -1, -1), repeat=3) if sum(m) == PARTS]
-        losses = losses_of_powers([fit.left_out / PARTS for fit in found], mixtures, train.labels)
-        mixture = weights_of(losses, len(rows)) @ np.array(mixtures) / PARTS
+        scores, turn = rows @ weight, others.turn(weight)
+        straight = -(others.centre @ weight) @ turn
+        fitting = Fitting.of(rows, train.labels, known.known)
+        found = [
+            fitting.fit(scores + offset, SCALES),
+            fitting.fit(scores @ turn + straight, STEEPER),
+            fitting.fit(np.zeros_like(scores), (1.0,)),
+        ]
+        losses = losses_of_powers([fit.left_out / PARTS for fit in found], MIXTURES, train.labels)
+        mixture = weights_of(losses, len(rows)) @ np.array(MIXTURES) / PARTS
 
         def mixed(name: str) -> Float:
             return np.asarray(sum(w * getattr(fit, name) for w, fit in zip(mixture, found, strict=True)))
 
+        # All weights are the discriminant's, turned, and a correction: a product each, whatever the mixture.
+        first, second, _ = (w * fit.scale for w, fit in zip(mixture, found, strict=True))
+        correction, shift = fitting.behind(mixed("inner"))
+        own = weight @ (first * np.eye(len(turn)) + second * turn)
+        own += correction
+        intercept = first * offset + second * straight + mixed("offset") + shift
         chosen = dict(zip(("discriminant", "least_squares", "own"), mixture.tolist(), strict=True))
         chosen |= {name: float(mixed(name)) for name in ("pseudocount", "step")}
-        return Personal({"weight": mixed("weight"), "intercept": mixed("intercept")}, chosen)
+        return Personal({"weight": own, "intercept": intercept}, chosen)
 
     def shared(self, message: Arrays) -> Arrays | None:
         """The global model, without what is sent beside it."""
@@ -138,3 +147,8 @@ class FedPrior(Method):
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model: logarithms of class shares, up to a constant per sample; or the numbers."""
         return linear.scores(model, inputs)
+
+
+def _whitened(message: Arrays) -> Whitened:
+    """What is known about classes: the same for all clients."""
+    return Knowledge.from_arrays(message).whitened()

@@ -6,22 +6,28 @@ client's own training data (`weights_of`). Averages of linear models are linear 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsolve.arrays import Array, Float, softmax
 from fedsolve.families.ridge import choice, linear
 from fedsolve.families.ridge.knowledge import Knowledge, class_shares
-from fedsolve.solver import RidgePath, left_out
+from fedsolve.solver import RidgePath
 
 PSEUDOCOUNTS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # samples that the federation's class shares count for
 # Strengths of the ridge, times the mean square length of the rows.
 STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 7).tolist())
-TINY = 1e-200  # sums of exponentials below which digits may have been lost to the end of numbers
+AT_A_TIME = 2**16  # numbers that stay in the cache
+MANY = 2**14  # left-out predictions from which on it pays to look at all strengths in single precision first
+NEGLIGIBLE = 50.0  # cross-entropy beyond the least with which a candidate weighs less than rounding
+ROUNDED = 1e-4  # share by which single precision may be off; what is worse than the start has no weight
+TINY, TINY_SINGLE = 1e-200, 1e-25  # sums of exponentials below which digits may have been lost to the end of numbers
 STEPS = (1.0, 3.0, 10.0, 30.0)  # how far along the correction, beside 0: none
 
 
@@ -36,10 +42,14 @@ def own_counts(labels: Array, shares: Float) -> Float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """A linear model, what it predicts for each training sample without that sample, and the averages behind it."""
+    """A fit from a start: `scale` times it, an offset of each class, and a correction F' `inner` of the weights.
 
-    weight: Float
-    intercept: Float
+    With it, what it predicts for each training sample without that sample, and the averages behind it.
+    """
+
+    scale: float
+    offset: Float
+    inner: Float  # one row per sample
     left_out: Float
     pseudocount: float
     step: float
@@ -49,7 +59,6 @@ class Fit:
 class Fitting:
     """What all fits of a client share: its rows, decomposed once, and its class shares."""
 
-    rows: Float
     labels: Array
     centre: Float  # of everybody's features
     unit: float  # mean square length of the rows about the centre
@@ -61,15 +70,16 @@ class Fitting:
     def of(cls, rows: Float, labels: Array, knowledge: Knowledge) -> Fitting:
         """Everything that does not depend on where a fit starts."""
         centre = knowledge.sums.sum(1) / max(knowledge.counts.sum(), 1.0)
-        unit = float(np.square(rows - centre).sum(1).mean()) or 1.0
-        design = np.column_stack([rows - centre, np.full(len(rows), np.sqrt(unit))])
+        design = np.empty((len(rows), rows.shape[1] + 1))
+        np.subtract(rows, centre, out=design[:, :-1])
+        unit = float(np.einsum("ij,ij->i", design[:, :-1], design[:, :-1]).mean()) or 1.0
+        design[:, -1] = np.sqrt(unit)
         every = class_shares(knowledge.counts)
         path = RidgePath.of(design, linear.one_hot(labels, len(every)))
-        return cls(rows, labels, centre, unit, path, design, own_counts(labels, every))
+        return cls(labels, centre, unit, path, design, own_counts(labels, every))
 
-    def fit(self, weight: Float, offset: Float, scales: Sequence[float]) -> Fit:
-        """The two steps from a start."""
-        scores = self.rows @ weight + offset
+    def fit(self, scores: Float, scales: Sequence[float]) -> Fit:
+        """The two steps from a start with these scores on the client's samples."""
         by_pair = weights_of(self._losses_of_pairs(scores, scales), len(self.labels))
         pairs = list(product(range(len(PSEUDOCOUNTS)), scales))
         scale = float(by_pair @ [scale for _, scale in pairs])
@@ -81,11 +91,14 @@ class Fitting:
         before[np.arange(len(self.labels)), self.labels] += (
             np.log(self._own) - np.log(self.counts[self.labels])
         ) @ by_share
-        offset = scale * offset + (logs - by_share @ np.log(samples))
-        correction, moved, step = self._correction(before)
-        weight = scale * weight + correction[:-1]
-        offset = offset + np.sqrt(self.unit) * correction[-1] - self.centre @ correction[:-1]
-        return Fit(weight, offset, before + moved, float(by_share @ PSEUDOCOUNTS), step)
+        inner, moved, step = self._correction(before)
+        offset = logs - by_share @ np.log(samples)
+        return Fit(scale, offset, inner, before + moved, float(by_share @ PSEUDOCOUNTS), step)
+
+    def behind(self, inner: Float) -> tuple[Float, Float]:
+        """The weights and the intercept of a correction of the design."""
+        correction = self.design.T @ inner
+        return correction[:-1], np.sqrt(self.unit) * correction[-1] - self.centre @ correction[:-1]
 
     def _losses_of_pairs(self, scores: Float, scales: Sequence[float]) -> Float:
         """The cross-entropy of scale * scores plus log shares, for all pseudocounts, and within these for all scales.
@@ -110,24 +123,36 @@ class Fitting:
         return np.asarray(self.counts[self.labels] - 1.0)
 
     def _correction(self, before: Float) -> tuple[Float, Float, float]:
-        """Ridge of the residuals, averaged: weights, left-out predictions, and the mean step."""
-        residuals = self.path.targets - softmax(before, axis=1)
-        projected = self.path.basis.T @ residuals
-        moves = []
-        for strength in STRENGTHS:
-            gain = self.path.ridge(strength * self.unit)
-            fitted = self.path.basis @ (gain[:, None] * projected)
-            moves.append(left_out(residuals, fitted, self.path.leverage(gain)))
-        along = [(1, int(step)) for step in STEPS]
-        losses = np.array([losses_of_powers((before, move), along, self.labels) for move in moves])
+        """Ridge of the residuals, averaged: what its weights are F' times of, left-out predictions, and the mean step.
+
+        Of many samples, single precision tells which strengths can have any weight, and only those are looked at.
+        """
+        path, strengths = self.path, self.unit * np.array(STRENGTHS)
+        residuals = path.targets - softmax(before, axis=1)
+        projected = path.basis.T @ residuals
+        gains = path.squares[:, None] / (path.squares[:, None] + strengths)
+        moved_by = _Moves(residuals, path.basis, projected, gains, 1.0 - path.base - np.square(path.basis) @ gains)
         start = entropy(before, self.labels)
-        weights = weights_of(np.array([start, *losses.T.ravel()]), len(self.labels))[1:].reshape(len(STEPS), -1)
+        losses = np.full((len(STEPS), len(STRENGTHS)), np.inf)
+        places = np.arange(len(STRENGTHS))
+        if before.size >= MANY:
+            single = before.astype(np.float32)
+            for part, moves in moved_by.single().at(places):
+                losses[:, part] = _losses_along(single, moves, self.labels)
+            most = min(start + ROUNDED * (abs(start) + len(before)), float(losses.min()) + NEGLIGIBLE)
+            places = np.flatnonzero(~(losses > most).all(0))
+            losses[:] = np.inf
+        kept = np.empty((len(before), len(places), before.shape[1]))
+        for part, moves in moved_by.at(places):
+            losses[:, part] = _losses_along(before, moves, self.labels)
+            kept[:, np.searchsorted(places, part)] = moves
+        weights = weights_of(np.array([start, *losses.ravel()]), len(self.labels))[1:].reshape(losses.shape)
         steps = STEPS @ weights  # how far along each strength
         # V' (s / (s^2 + r)) U'R: the weights behind the fitted values
-        behind = sum(step / (self.path.squares + r * self.unit) for step, r in zip(steps, STRENGTHS, strict=True))
-        correction = self.design.T @ (self.path.basis @ (np.asarray(behind)[:, None] * projected))
-        moved = sum(step * move for step, move in zip(steps, moves, strict=True))
-        return correction, np.asarray(moved), float(steps.sum())
+        behind = (1.0 / (path.squares[:, None] + strengths)) @ steps
+        inner = path.basis @ (behind[:, None] * projected)
+        moved = np.einsum("isj,s->ij", kept, steps[places])
+        return inner, moved, float(steps.sum())
 
 
 def entropy(scores: Float, labels: Array) -> float:
@@ -135,6 +160,55 @@ def entropy(scores: Float, labels: Array) -> float:
     below = scores - scores.max(1, keepdims=True)
     own = below[np.arange(len(labels)), labels].sum()
     return float(np.log(np.exp(below, out=below).sum(1)).sum() - own)
+
+
+class _Moves(NamedTuple):
+    """Left-out predictions of ridge on residuals, by strength, in the precision of these arrays."""
+
+    residuals: Array
+    basis: Array
+    projected: Array  # the residuals along the basis
+    gains: Array  # along the basis, by strength
+    rest: Array  # one minus the leverage of each sample, by strength
+
+    def single(self) -> _Moves:
+        """The same in single precision."""
+        return _Moves(*(array.astype(np.float32) for array in self))
+
+    def at(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Array]]:
+        """Some places of the strengths at a time, and the predictions there, samples x places x classes."""
+        some = max(1, AT_A_TIME // max(1, self.residuals.size))
+        for start in range(0, len(places), some):
+            part = places[start : start + some]
+            shrunk = self.gains[:, part, None] * self.projected[:, None, :]
+            fitted = self.basis @ shrunk.reshape(len(shrunk), -1)
+            moves = fitted.reshape(len(self.residuals), len(part), -1)
+            # r - (r - fitted) / rest
+            moves -= self.residuals[:, None, :]
+            moves /= self.rest[:, part, None]
+            moves += self.residuals[:, None, :]
+            yield part, moves
+
+
+def _losses_along(before: Array, moves: Array, labels: Array) -> Float:
+    """The cross-entropy of `before` and each move, samples x moves x classes, as often as `STEPS` say; steps x moves.
+
+    As `losses_of_powers` does it.
+    """
+    rows, least = np.arange(len(labels)), TINY if before.dtype == np.float64 else TINY_SINGLE
+    below = before - before.max(1, keepdims=True)
+    own, start = float(below[rows, labels].sum()), np.exp(below)
+    below = moves - moves.max(2, keepdims=True)
+    own_moves = below[rows, :, labels].sum(0)
+    powers = _powers(np.exp(below, out=below), {int(step) for step in STEPS})
+    losses = np.empty((len(STEPS), moves.shape[1]))
+    for place, step in enumerate(STEPS):
+        sums = np.einsum("ij,isj->is", start, powers[int(step)])
+        lost = sums.min(0, initial=1.0) <= least
+        losses[place] = np.log(np.where(lost, 1.0, sums)).sum(0) - own - step * own_moves
+        for move in np.flatnonzero(lost):
+            losses[place, move] = entropy(before + step * moves[:, move], labels)
+    return losses
 
 
 def losses_of_powers(parts: Sequence[Float], times: Sequence[tuple[int, ...]], labels: Array) -> Float:
@@ -161,7 +235,7 @@ def losses_of_powers(parts: Sequence[Float], times: Sequence[tuple[int, ...]], l
     return np.array(losses)
 
 
-def _powers(base: Float, exponents: set[int]) -> dict[int, Float]:
+def _powers(base: Array, exponents: set[int]) -> dict[int, Array]:
     """Whole powers of an array, each from the largest before it that goes into it."""
     found = {1: base}
     for exponent in sorted(exponents - {0, 1}):

@@ -16,6 +16,7 @@ from fedsolve import blas, digits
 from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.families.ridge import linear
 from fedsolve.moments import Moments
+from fedsolve.triangle import Triangle
 
 
 def class_shares(counts: Float) -> Float:
@@ -76,41 +77,52 @@ class Knowledge:
         """The knowledge in a message that has the arrays of `arrays`."""
         return cls(arrays["factor"], arrays["cross"])
 
+    def whitened(self) -> Whitened:
+        """The same, ready to have samples taken out."""
+        triangle = Triangle.of(blas.unpack(self.factor, len(self.sums)))
+        return Whitened(self, triangle, triangle.solve(self.sums))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whitened:
+    """What is known, with a factor that is fast to solve with: once for all clients of a process."""
+
+    known: Knowledge
+    triangle: Triangle  # L
+    along: Float  # L^-1 times the sums of each class
+
     def everybody(self) -> Others:
         """All that is known, with no samples taken out."""
-        return Others(self.factor, np.empty((0, len(self.sums))), self.sums, self.counts)
+        return self.without(np.empty((0, len(self.known.sums))), np.empty(0, dtype=np.int64))
 
     def without(self, rows: Float, labels: Array) -> Others:
-        """Without samples that are part of it.
-
-        Of each class, the scatter of all is that of the others, that of `rows`, and n k / (n + k) times the square of
-        the distance between the two means, of n other samples and k of `rows`.
-        """
-        indicators = linear.one_hot(labels, len(self.counts))
-        own_counts, own_sums = indicators.sum(0), rows.T @ indicators
-        sums, counts = self.sums - own_sums, np.maximum(self.counts - own_counts, 0.0)  # noisy ones may be fewer
-        own_means = own_sums / np.maximum(own_counts, 1.0)
-        both = (own_counts > 0) & (counts > 0)
-        weights = np.sqrt((own_counts * counts)[both] / (own_counts + counts)[both])
-        between = weights[:, None] * (sums[:, both] / counts[both] - own_means[:, both]).T
-        return Others(self.factor, np.vstack([rows - own_means.T[labels], between]), sums, counts)
+        """Without samples that are part of it."""
+        indicators = linear.one_hot(labels, len(self.known.counts))
+        own = indicators.sum(0)
+        means = rows.T @ (indicators / np.maximum(own, 1.0))
+        counts = np.maximum(self.known.counts - own, 0.0)  # noisy ones may be fewer
+        sums = self.known.sums - means * own
+        centre: Float = sums.sum(1) / max(counts.sum(), 1.0)
+        return Others(self, rows, labels, means, own, counts, centre, _about(sums, centre, counts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Others:
-    """What is known from all but some samples: everybody's scatter less Z'Z, with the others' sums and counts."""
+    """What is known from all but some samples: everybody's scatter less Z'Z, with the others' sums and counts.
 
-    factor: Float
-    gone: Float  # Z
-    sums: Float
-    counts: Float
+    Of each class, the scatter of all is that of the others, that of the samples, and n k / (n + k) times the square of
+    the distance between the two means, of n others and k samples: the rows of Z are the samples about their class
+    means, and these distances.
+    """
 
-    @property
-    def _apart(self) -> tuple[Float, Float]:
-        """The mean of all samples, and the class means about it. A class without samples is not apart."""
-        centre = self.sums.sum(1) / max(self.counts.sum(), 1.0)
-        means = self.sums / np.maximum(self.counts, 1.0)
-        return centre, np.where(self.counts > 0, means - centre[:, None], 0.0)
+    all: Whitened
+    rows: Float
+    labels: Array
+    means: Float  # of the samples of each class
+    own: Float  # how many they are
+    counts: Float  # of the others
+    centre: Float  # their mean
+    apart: Float  # their class means about it
 
     def discriminant(self) -> tuple[Float, Float]:
         """Weights and offsets of the linear discriminant, without any class shares.
@@ -118,38 +130,61 @@ class Others:
         With class means m_c, overall mean g and S the shrunk covariance within classes: score_c(x) = (x - g)' S^-1
         (m_c - g) - (m_c - g)' S^-1 (m_c - g) / 2. A class without samples scores 0.
         """
-        centre, apart = self._apart
         if self.counts.sum() <= 0:
-            return np.zeros_like(self.sums), np.zeros_like(self.counts)
-        weight = self.counts.sum() * _solve_less(self.factor, self.gone, apart)
-        return weight, -0.5 * (apart * weight).sum(0) - centre @ weight
+            return np.zeros_like(self.apart), np.zeros_like(self.counts)
+        weight = np.ascontiguousarray(self._solved())
+        weight *= self.counts.sum()
+        return weight, -0.5 * np.einsum("ij,ij->j", self.apart, weight) - self.centre @ weight
 
-    def least_squares(self, weight: Float) -> tuple[Float, Float]:
-        """Centred least squares on one-hot targets, shrunk alike, from the discriminant's weights; less the shares.
+    def turn(self, weight: Float) -> Float:
+        """What turns the discriminant's weights into those of centred least squares on one-hot targets, shrunk alike.
 
         With A the class means about the overall one, D the counts, N their sum and N S the scatter within classes,
         X'Y = A D and X'X = N S + A D A', so by Woodbury the weights are S^-1 A (I + D A' S^-1 A / N)^-1 D / N.
         """
-        centre, apart = self._apart
         root = np.sqrt(self.counts / max(self.counts.sum(), 1.0))
-        inner = np.eye(len(root)) + root[:, None] * (apart.T @ weight) * root
-        straight = weight @ (root[:, None] * np.linalg.solve(inner, np.diag(root)))
-        return straight, -centre @ straight
+        inner = np.eye(len(root)) + root[:, None] * (self.apart.T @ weight) * root
+        return np.asarray(root[:, None] * np.linalg.solve(inner, np.diag(root)))
+
+    def _solved(self) -> Float:
+        """(L L' - Z'Z)^-1 times the class means apart, on the smaller side: samples, by Woodbury, or features."""
+        triangle, both = self.all.triangle, (self.own > 0) & (self.counts > 0)
+        count, size = len(self.rows) + int(both.sum()), len(self.apart)
+        if count < size:
+            # L^-1 of the samples gives that of all that is made of them.
+            rows = triangle.solve(self.rows.T)
+            means = rows @ self._shares
+            along = self._gone(rows, means, self.all.along, both)
+            sums = self.all.along - means * self.own
+            start = _about(sums, sums.sum(1) / self.counts.sum(), self.counts)
+            inner = blas.cholesky(np.asfortranarray(np.eye(count) - along.T @ along))
+            if inner is not None:
+                start += along @ blas.cholesky_solve(inner, along.T @ start)
+                return triangle.solve(start, transposed=True)
+        lower = blas.unpack(self.all.known.factor, size)
+        gone = self._gone(self.rows.T, self.means, self.all.known.sums, both)
+        rest = np.asfortranarray(np.tril(lower @ lower.T - gone @ gone.T))
+        return blas.cholesky_solve(_factor(rest, float(np.trace(rest)) / size), self.apart)
+
+    @property
+    def _shares(self) -> Float:
+        """Of each sample in the mean of its class; samples x classes."""
+        return linear.one_hot(self.labels, len(self.own)) / np.maximum(self.own, 1.0)
+
+    def _gone(self, rows: Float, means: Float, sums: Float, both: NDArray[np.bool_]) -> Float:
+        """Z' from samples, their class means and everybody's class sums, in any coordinates; samples are columns."""
+        own, counts = self.own[both], self.counts[both]
+        weights = np.sqrt(own * counts / (own + counts))
+        others = (sums[:, both] - means[:, both] * own) / counts
+        return np.hstack([rows - means[:, self.labels], weights * (others - means[:, both])])
 
 
-def _solve_less(factor: Float, gone: Float, right: Float) -> Float:
-    """(L L' - Z'Z)^-1 `right`, on the smaller side: samples, by Woodbury's identity, or features."""
-    count, size = gone.shape
-    if count < size:
-        solved = blas.packed_lower_solve(factor, np.hstack([gone.T, right]))
-        along, start = solved[:, :count], solved[:, count:]
-        inner = blas.cholesky(np.eye(count) - along.T @ along)
-        if inner is not None:
-            start = start + along @ blas.cholesky_solve(inner, along.T @ start)
-            return np.ascontiguousarray(blas.packed_lower_solve(factor, start, transposed=True))
-    lower = blas.unpack(factor, size)
-    rest = np.asfortranarray(np.tril(lower @ lower.T - gone.T @ gone))
-    return np.ascontiguousarray(blas.cholesky_solve(_factor(rest, float(np.trace(rest)) / size), right))
+def _about(sums: Float, centre: Float, counts: Float) -> Float:
+    """Class means about a centre, from class sums in any coordinates; zero where a class has no samples."""
+    means: Float = sums / np.maximum(counts, 1.0)
+    means -= centre[:, None]
+    means[:, counts <= 0] = 0.0
+    return means
 
 
 def _factor(lower: Float, spread: float) -> Float:
