@@ -77,7 +77,7 @@ def test_few_samples_stay_near_the_prior_and_many_leave_it() -> None:
     """One sample moves the logarithm by one at most; samples all told apart do not let it grow without end."""
     apart = np.eye(2)
     moved = [calibration.sharpness(np.tile(apart, (n, 1)), np.tile([0, 1], n), 2.0) for n in (1, 10, 1000)]
-    assert 2.0 < moved[0] < 2.0 * np.e
+    assert 2.0 < moved[0] < 2.0 * np.exp(1.0)
     assert moved == sorted(moved)
     assert np.isfinite(moved[2])
     wrong = [calibration.sharpness(np.tile(apart, (n, 1)), np.tile([1, 0], n), 2.0) for n in (1, 10, 1000)]
