@@ -9,11 +9,10 @@ and the head stays with the client.
 h: dense layers of `hidden` units, one on v_i and three more with rectifiers between them, then a linear map.
 
 The authors take one client a step. Here those that answer a round take their steps in turn, in an order that is drawn,
-each on its square at phi as it is by then: the first step of a round is theirs, and later ones would overshoot with a
-difference from before phi moved. Steps in turn on squares that have much in common may still grow without end, so the
-rate of a step is halved until it does not go beyond the least of its square. A vector is drawn by the name of its
-client, since nobody knows how many will come; it moves, and its momentum and decay act, in steps of its client alone.
-Running statistics stay with the client.
+each on its square at phi as it is by then: later ones would overshoot with a difference from before phi moved. Steps in
+turn on squares that have much in common may still grow without end, so the rate of a step is halved until it does not
+go beyond the least of its square. A vector is drawn by the name of its client, since nobody knows how many will come;
+it moves, and its momentum and decay act, in steps of its client alone. Running statistics stay with the client.
 """
 
 from __future__ import annotations
