@@ -42,7 +42,8 @@ def protocol_note(paper: str, recipe: str) -> str:
     ' Otherwise than in the paper: one seed, since the figures are the same for every split'
     """
     protocol = published()[paper]["protocol"]
-    differs = [told for entry in protocol["stated"] if (told := entry.get("differs", {}).get(recipe))]
+    told = (entry.get("differs", {}).get(recipe) for entry in protocol["stated"])
+    differs = list(dict.fromkeys(sentence for sentence in told if sentence))  # several settings may share one
     otherwise = f" Otherwise than in the paper: {'; '.join(differs)}." if differs else ""
     return f"{otherwise} Not stated there: {'; '.join(protocol['unstated'])}."
 

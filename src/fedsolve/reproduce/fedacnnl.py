@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, published, trained
+from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, protocol_note, published, trained
 from fedsolve.reproduce.drawing import Costs, Course, Panel
 from fedsolve.reproduce.recipe import Builder, Cell, Recipe, Scale
 from fedsolve.study.experiment import Settings
@@ -43,22 +43,22 @@ def table_2(name: str, scale: Scale) -> Recipe:
             if paper:
                 parameters = {**_papers(method), **parameters}
             layered = variant in VARIANTS  # the others descend
-            descent = {"model": network, "rounds": 1000 if scale == "paper" else 10}
+            descent = {"model": network, "rounds": 1000 if paper else 10}
             cells.append(
                 cell_of(
                     row["dataset_model"],
                     variant,
                     value["mean"],
-                    base if layered else trained(base, descent),
+                    base if layered else trained(base, descent, 1 if paper else None),
                     method,
-                    seeds=tuple(range(5)) if scale == "paper" else (0,),
-                    figure="pooled",
+                    seeds=tuple(range(5)) if paper else (0,),
+                    figure="best round" if paper and not layered else "pooled",
                     parameters={**parameters, "network": network} if layered else {},
                 )
             )
     note = "100 clients, share of all test samples, " + (
-        "five seeds, MNIST's official test set dealt out (synthetic data have none: a fifth of each client's); gamma = "
-        "100, epsilon = 2500, K = 10, no constant feature; gradient methods after round 1000 (the paper: best round)."
+        "five seeds; gradient methods in the best of 1000 rounds, which is picked on the test samples, others at their "
+        f"end.{protocol_note('FedACnnL', name)}"
         if paper
         else "one seed, a fifth of each client's images to test on; gradient methods train for 10 rounds instead of "
         "1000, and are not at their end. Ours with the defaults of fedsolve, gamma = 10, epsilon=auto."
@@ -92,14 +92,14 @@ def _timed(scale: Scale, figure: str) -> list[Cell]:
     return cells
 
 
-def _timed_note(scale: Scale) -> str:
+def _timed_note(name: str, scale: Scale) -> str:
     rounds = ROUNDS[scale]
     note = (
         "100 clients, networks of 128 and 64 hidden units, one seed; gradient methods for "
         f"{rounds['MNIST']} rounds on MNIST and {rounds['Synthetic']} on synthetic data. "
     )
     if scale == "paper":
-        return note + "gamma = 100, no constant feature."
+        return note.rstrip() + protocol_note("FedACnnL", name)
     few = f"{IMAGES_FAST:,} of 60,000 training images of MNIST, and ours with gamma = 10 and a constant feature"
     return note + f"The paper: 20 and 600 rounds, so that descent is not at its end; here {few}."
 
@@ -109,8 +109,8 @@ def figure_4(name: str, scale: Scale) -> Recipe:
     cells = _timed(scale, "seconds a round and client")
     drawing = drawing_of("FedACnnL", "figure4", [Costs("MNIST", "MNIST"), Costs("Synthetic", "Synthetic")], cells)
     note = (
-        f"{_timed_note(scale)} Bars: seconds of a client in all rounds, on emulated devices ({DEVICES}: a third each "
-        "as fast as this machine, 4 and 16 times slower; the paper has containers with one to four cores). Table: "
+        f"{_timed_note(name, scale)} Bars: seconds of a client in all rounds, on emulated devices ({DEVICES}: a third "
+        "each as fast as this machine, 4 and 16 times slower; the paper's nodes have one to four cores). Table: "
         "seconds a round."
     )
     return Recipe(name, "FedACnnL, figure 4: the time of a client", note, tuple(cells), drawing)
@@ -121,7 +121,7 @@ def figure_5(name: str, scale: Scale) -> Recipe:
     cells = _timed(scale, "pooled")
     panels = [Course(dataset, dataset, y="pooled") for dataset in ROUNDS[scale]]
     drawing = drawing_of("FedACnnL", "figure5", panels, cells)
-    return Recipe(name, "FedACnnL, figure 5: accuracy round by round", _timed_note(scale), tuple(cells), drawing)
+    return Recipe(name, "FedACnnL, figure 5: accuracy round by round", _timed_note(name, scale), tuple(cells), drawing)
 
 
 def _deep(scale: Scale) -> tuple[Settings, dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -151,11 +151,9 @@ def _deep_cell(
     return cell_of(row, column, value, base, method, figure=figure, parameters=parameters)
 
 
-def _deep_note(scale: Scale) -> str:
+def _deep_note(name: str, scale: Scale) -> str:
     if scale == "paper":
-        return (
-            "gamma = 100, epsilon = 2500, K = 10, no constant feature; FedAvg: the last of 1000 rounds, not the best."
-        )
+        return f"FedAvg: the last of 1000 rounds.{protocol_note('FedACnnL', name)}"
     return f"Widths times 0.125, {IMAGES_HERE} images, ridges chosen on the sums; FedAvg for 10 rounds."
 
 
@@ -172,7 +170,7 @@ def table_6(name: str, scale: Scale) -> Recipe:
         "at each place (target=place); a layer of patches stands in the second row, which the paper has not. "
     )
     title = "FedACnnL, figure 6: the deep network on CIFAR-10"
-    return Recipe(name, title, note + _deep_note(scale), tuple(cells))
+    return Recipe(name, title, note + _deep_note(name, scale), tuple(cells))
 
 
 def figure_6(name: str, scale: Scale) -> Recipe:
@@ -189,7 +187,7 @@ def figure_6(name: str, scale: Scale) -> Recipe:
         "in between are of the layers so far. Groups take a round more. Level lines: nothing comes after. "
     )
     title = "FedACnnL, figure 6: the deep network on CIFAR-10, round by round"
-    return Recipe(name, title, note + _deep_note(scale), tuple(cells), drawing)
+    return Recipe(name, title, note + _deep_note(name, scale), tuple(cells), drawing)
 
 
 RECIPES: Mapping[str, Builder] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, published, seeds_of, trained
+from fedsolve.reproduce.cells import IMAGES_HERE, cell_of, drawing_of, protocol_note, published, seeds_of, trained
 from fedsolve.reproduce.drawing import Course
 from fedsolve.reproduce.recipe import LEFT_OUT, Builder, Recipe, Scale
 from fedsolve.study.experiment import Settings
@@ -14,9 +14,8 @@ from fedsolve.study.experiment import Settings
 LENET = {"model": "lenet5", "lr": 0.01, "batch": 64, "epochs": 2, "sgd_momentum": 0.9, "rounds": 50}
 NOTE = {
     "paper": "LeNet-5, 50 rounds, three seeds, the official test set dealt out, 60 to 100 % of the clients in a round; "
-    "share of all test samples in the best round, which the paper takes and which is picked on them. FedAPA as printed "
-    "has equation (7) with the right sign. The authors' code differs from the paper: momentum 0.9 and a self-weight of "
-    "1 at the server, clients one after the other.",
+    "share of all test samples. FedAPA as printed has equation (7) with the right sign. The authors' code differs from "
+    "the paper: momentum 0.9 and a self-weight of 1 at the server, clients one after the other.",
     "here": f"LeNet-5, 10 rounds instead of 50, {IMAGES_HERE:,} training images of each data set, one seed, a fifth of "
     "each client's images to test on instead of the official test set, all clients in every round, even shares of "
     "classes; share of all test samples, last round (the paper: best round). FedAPA as printed has equation (7) with "
@@ -40,6 +39,10 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # method and parameters
     "w/o Normalization": ("FedAPA", {"normalise": "none"}),
     "w/o All": ("FedAPA", {"clip": False, "mu": 0.0, "normalise": "none"}),
 }
+
+
+def _note(name: str, scale: Scale) -> str:
+    return NOTE[scale] + (protocol_note("FedAPA", name) if scale == "paper" else "")
 
 
 def _base(dataset: str, scale: Scale, partition: str = "dirichlet:0.1", clients: int = 20) -> Settings | str:
@@ -77,7 +80,7 @@ def table_1(name: str, scale: Scale) -> Recipe:
                     parameters=_settings(row["method"]),
                 )
             )
-    return Recipe(name, "FedAPA, table 1", NOTE[scale], tuple(cells))
+    return Recipe(name, "FedAPA, table 1", _note(name, scale), tuple(cells))
 
 
 def _with_ours(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -110,10 +113,20 @@ def table_2(name: str, scale: Scale) -> Recipe:
             figure = _figure(scale) if column == "acc" else COSTS[column]
             some = _settings(row["method"])
             cell = cell_of(
-                row["method"], COSTS[column], value, base, _method(row["method"]), figure=figure, parameters=some
+                row["method"],
+                COSTS[column],
+                value,
+                base,
+                _method(row["method"]),
+                seeds=seeds_of(scale),
+                figure=figure,
+                parameters=some,
             )
             cells.append(cell)
-    note = f"{NOTE[scale]} KB are 1,024 bytes, without the last download; the paper's minutes are of some 150 rounds."
+    note = (
+        f"{_note(name, scale)} KB are 1,024 bytes, without the last download. Minutes are of one run, the mean over "
+        "seeds; the paper's are of some 150 rounds, as many as three runs have."
+    )
     return Recipe(name, "FedAPA, table 2: CIFAR-10, what it costs", note, tuple(cells))
 
 
@@ -135,7 +148,7 @@ def table_3(name: str, scale: Scale) -> Recipe:
                 parameters=parameters,
             )
         )
-    return Recipe(name, "FedAPA, table 3: CIFAR-10, ablation", NOTE[scale], tuple(cells))
+    return Recipe(name, "FedAPA, table 3: CIFAR-10, ablation", _note(name, scale), tuple(cells))
 
 
 def table_4(name: str, scale: Scale) -> Recipe:
@@ -154,7 +167,7 @@ def table_4(name: str, scale: Scale) -> Recipe:
         )
         for mu, value in zip(table["mu"], table["acc"], strict=True)
     ]
-    return Recipe(name, "FedAPA, table 4: CIFAR-10, weight of one's own model", NOTE[scale], tuple(cells))
+    return Recipe(name, "FedAPA, table 4: CIFAR-10, weight of one's own model", _note(name, scale), tuple(cells))
 
 
 def figure_2(name: str, scale: Scale) -> Recipe:
@@ -176,7 +189,7 @@ def figure_2(name: str, scale: Scale) -> Recipe:
             )
         )
     drawing = drawing_of("FedAPA", "figure2", [Course("CIFAR-10", "CIFAR-10", y="pooled")], cells)
-    note = f"{NOTE[scale]} Hollow marks at the right: the paper's table 2."
+    note = f"{_note(name, scale)} Hollow marks at the right: the paper's table 2."
     return Recipe(name, "FedAPA, figure 2: CIFAR-10, 20 clients, round by round", note, tuple(cells), drawing)
 
 
