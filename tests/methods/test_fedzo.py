@@ -87,11 +87,11 @@ def in_place(value: Any, here: Any, buffers: Any) -> Any:
     return start, total
 
 
-def check_leaves_no_trace(estimate: Any) -> None:
+def check_leaves_no_trace(estimate: Any, model: str = OWN) -> None:
     """A pass without a step is a pass: of what was drawn and tried, nothing is left but the batches' statistics."""
     train = FEDERATION.clients["site-0"].train
-    start = networks.initial(OWN, FEDERATION.task, derive(0))
-    settings = FedZO(**{**SMALL, "model": OWN, "lr": 0.0, "sgd_momentum": 0.0})
+    start = networks.initial(model, FEDERATION.task, derive(0))
+    settings = FedZO(**{**SMALL, "model": model, "lr": 0.0, "sgd_momentum": 0.0})
     (found, loss), (plain, other) = (
         training.train(settings, start, site(FEDERATION.task, train, derive(1)), estimate=how)
         for how in (estimate, None)
@@ -104,8 +104,9 @@ def check_leaves_no_trace(estimate: Any) -> None:
 @pytest.mark.parametrize(
     "estimate", [zeroth.on_sphere(20, 1e-3, derive(0)), zeroth.gaussian(20, 1e-3, True, derive(0))]
 )
-def test_estimates_leave_no_trace(estimate: Any) -> None:
-    check_leaves_no_trace(estimate)
+@pytest.mark.parametrize("model", [OWN, "mlp:8"])
+def test_estimates_leave_no_trace(estimate: Any, model: str) -> None:
+    check_leaves_no_trace(estimate, model)
 
 
 def test_adding_and_subtracting_in_place_is_caught() -> None:
@@ -113,7 +114,7 @@ def test_adding_and_subtracting_in_place_is_caught() -> None:
         check_leaves_no_trace(in_place)
 
 
-def test_values_along_a_direction_have_the_same_dropout() -> None:
+def check_same_dropout() -> None:
     """Along no direction at all, nothing changes; with dropout drawn anew it would."""
     start = networks.initial(OWN, FEDERATION.task, derive(0))
     seen: list[float] = []
@@ -129,6 +130,16 @@ def test_values_along_a_direction_have_the_same_dropout() -> None:
     training.train(settings, start, site(FEDERATION.task, FEDERATION.clients["site-0"].train), estimate=still)
     assert max(seen) == 0
     assert min(seen) < -1e-3
+
+
+def test_values_along_a_direction_have_the_same_dropout() -> None:
+    check_same_dropout()
+
+
+def test_another_dropout_for_every_direction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeroth, "redraw", lambda states: None)
+    with pytest.raises(AssertionError):
+        check_same_dropout()
 
 
 # --- the method ---

@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.arrays import Array, Arrays, finite, under
 from fedsolve.data.samples import Samples
 from fedsolve.errors import DataError, ParameterError
-from fedsolve.families.gradient import zoo
+from fedsolve.families.gradient import stacked, zoo
 from fedsolve.families.gradient.hooks import Hook
 from fedsolve.families.gradient.networks import (
     Tensors,
@@ -127,6 +127,9 @@ def train(
         further = {name: tensor_of(np.array(array)) for name, array in (extra or {}).items()}
         parameters += [tensor.requires_grad_(estimate is None) for tensor in further.values()]
         value_of = _value(module, loss, further)
+        # Of values at many parameters in one pass: the misfit of nothing but all of the network's own.
+        own = estimate is not None and loss is None and not frozen and not further
+        through = stacked.layers(settings.model, module) if own else None
         step = (optimiser or sgd(settings.lr, settings.sgd_momentum))(parameters)
         total = torch.zeros((), device=here())
         for _ in range(settings.epochs if epochs is None else epochs):
@@ -137,7 +140,9 @@ def train(
                         value = value_of(inputs, labels, rows)
                         gradients = _gradients(value, parameters)
                     else:
-                        at = partial(value_of, inputs, labels, rows)
+                        at: Value = partial(value_of, inputs, labels, rows)
+                        if through is not None:
+                            at = stacked.stackable(at, through, inputs, labels)
                         value, gradients = estimate(at, parameters, list(module.buffers()))
                     with torch.no_grad():
                         if hook is not None:

@@ -1,12 +1,14 @@
 """Gradients from values of the loss alone, along random directions: no backpropagation.
 
 All values of a step see the same batch, the same dropout and the same running statistics, so that they differ by the
-direction alone. Parameters are put back from a copy: in float32 w + d - d is not w.
+direction alone. Parameters are put back from a copy: in float32 w + d - d is not w. Small networks are evaluated along
+many directions in one pass (`stacked.py`); most of what is left is drawing the directions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +28,8 @@ from fedsolve.families.gradient.networks import (
     unlaid,
 )
 from fedsolve.families.gradient.settings import Training
-from fedsolve.families.gradient.tensors import check_doubles, draws, here, redraw, tensor_of
+from fedsolve.families.gradient.stacked import Layers, Stackable, layers, made, misfits
+from fedsolve.families.gradient.tensors import array_of, check_doubles, draws, here, redraw, tensor_of
 from fedsolve.families.gradient.training import Estimate, Value
 from fedsolve.method import Site
 from fedsolve.rng import derive
@@ -36,6 +39,7 @@ from fedsolve.rng import derive
 import torch
 from torch import Tensor
 
+STACK = 2**18  # numbers that networks evaluated in one pass have together: a megabyte, which stays in a core's cache
 Draw = Callable[[int, int], Array]  # of a number and a size: the direction with that number
 
 
@@ -98,15 +102,20 @@ def _estimate(
     total = [torch.zeros_like(tensor) for tensor in parameters]
     with torch.no_grad():
         around = _Around(value, parameters, buffers)
-        for number in range(directions):
-            parts = _split(draw(number, _size(parameters)), parameters)
-            torch._foreach_add_(total, parts, alpha=around.change(parts, distance, centred) * scale / directions)
+        for block in around.blocks(directions):
+            rows = _drawn(draw, block, parameters)
+            found = around.changes(rows, distance, centred)
+            _add(total, rows, [change * scale / directions for change in found])
         around.leave()
     return around.here, total
 
 
 class _Around:
-    """The loss around the parameters as they are; `leave` puts everything to where one evaluation leaves it."""
+    """The loss around the parameters as they are; `leave` puts everything to where one evaluation leaves it.
+
+    Directions are taken in blocks, stacked by parameter. A network that `stacked` knows is evaluated at all places of a
+    block in one pass, others at one place after the other.
+    """
 
     def __init__(self, value: Value, parameters: Tensors, buffers: Tensors) -> None:
         self._value, self._parameters, self._buffers = value, parameters, buffers
@@ -115,14 +124,32 @@ class _Around:
         self._after = draws()
         self._origin = [tensor.detach().clone() for tensor in parameters]
         self._statistics = [tensor.detach().clone() for tensor in buffers]
+        self._base, self._at_once = float(self.here), 1
+        self._along: Callable[[Tensors], Tensor] | None = None
+        if isinstance(value, Stackable) and (most := STACK // (_size(parameters) + value.numbers)) > 1:
+            self._along, self._at_once = value.along, most
 
-    def change(self, direction: Tensors, distance: float, centred: bool) -> float:
-        """F(w + distance u) - F(w), or half of F(w + distance u) - F(w - distance u)."""
-        ahead = self._at(direction, distance)
-        return (ahead - self._at(direction, -distance)) / 2 if centred else ahead - float(self.here)
+    def blocks(self, directions: int) -> list[range]:
+        """The numbers of directions that are taken together."""
+        starts = range(0, directions, self._at_once)
+        return [range(start, min(start + self._at_once, directions)) for start in starts]
 
-    def _at(self, direction: Tensors, distance: float) -> float:
-        torch._foreach_copy_(self._parameters, torch._foreach_add(self._origin, direction, alpha=distance))
+    def changes(self, rows: Tensors, distance: float, centred: bool) -> list[float]:
+        """Of each direction u: F(w + distance u) - F(w), or half of F(w + distance u) - F(w - distance u)."""
+        ahead = self._at(rows, distance)
+        if not centred:
+            return [there - self._base for there in ahead]
+        return [(there - back) / 2 for there, back in zip(ahead, self._at(rows, -distance), strict=True)]
+
+    def _at(self, rows: Tensors, distance: float) -> list[float]:
+        places = [torch.add(here, row, alpha=distance) for here, row in zip(self._origin, rows, strict=True)]
+        if self._along is not None:
+            found: list[float] = array_of(self._along(places)).tolist()
+            return found
+        return [self._one([place[number] for place in places]) for number in range(len(places[0]))]
+
+    def _one(self, place: Tensors) -> float:
+        torch._foreach_copy_(self._parameters, place)
         redraw(self._draws)
         return float(self._value())
 
@@ -138,10 +165,20 @@ def _size(tensors: Tensors) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _split(row: Array, like: Tensors) -> Tensors:
-    """A row as tensors of these shapes and this precision."""
-    parts = tensor_of(row).to(like[0].dtype).split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+def _drawn(draw: Draw, numbers: range, like: Tensors) -> Tensors:
+    """The directions with these numbers: tensors of these shapes and this precision, with a row for each in front."""
+    rows = np.stack([draw(number, _size(like)) for number in numbers])
+    parts = tensor_of(rows).to(like[0].dtype).split([tensor.numel() for tensor in like], dim=1)
+    return [part.view(len(numbers), *tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def _add(total: Tensors, rows: Tensors, factors: Sequence[float]) -> None:
+    """Add the sum of the directions, each times its factor."""
+    if len(factors) == 1:
+        torch._foreach_add_(total, [part[0] for part in rows], alpha=factors[0])
+        return
+    for tensor, part in zip(total, rows, strict=True):
+        tensor += torch.tensordot(part.new_tensor(factors), part, 1)
 
 
 # --- estimates whose values come from many places ---
@@ -170,10 +207,20 @@ def changes(
                 total += misfit(found, labels[rows], reduction="sum")
             return total / len(samples)
 
-        parameters = list(module.parameters())
-        around = _Around(value, parameters, [])
-        size = _size(parameters)
-        found = [around.change(_split(draw(number, size), parameters), sigma, centred) for number in range(directions)]
+        def along(through: Layers, stacks: Tensors) -> Tensor:
+            """As `value`, of many networks."""
+            total = torch.zeros(len(stacks[0]), dtype=torch.float64, device=here())
+            for rows in pieces:
+                total += misfits(through, stacks, as_tensor(samples.inputs[rows]).double(), labels[rows]).sum(1)
+            return total / len(samples)
+
+        through, parameters = layers(settings.model, module), list(module.parameters())
+        most = min(settings.batch, len(samples))
+        many = None if through is None else Stackable(value, partial(along, through), made(through, most))
+        around = _Around(many or value, parameters, [])
+        found: list[float] = []
+        for block in around.blocks(directions):
+            found += around.changes(_drawn(draw, block, parameters), sigma, centred)
         return float(around.here), np.array(found)
 
 
@@ -184,6 +231,5 @@ def combined(
     like = laid_out(model, spec, task)
     total = [torch.zeros_like(tensor) for tensor in like]
     for number, change in enumerate(found):
-        parts = _split(draw(number, _size(like)), like)
-        torch._foreach_add_(total, parts, alpha=float(change) / (sigma * len(found)))
+        _add(total, _drawn(draw, range(number, number + 1), like), [float(change) / (sigma * len(found))])
     return unlaid(total, spec, task)
