@@ -132,6 +132,10 @@ def choices() -> Iterator[Run]:
     for method, some in tried + [("feddbe", {"kappa": kappa}) for kappa in (5.0, 20.0, 50.0)]:
         words = " ".join(f"{key}={value}" for key, value in some.items())
         yield f"choice whole fashion {method} {words}", replace(whole, method=method, set={"model": "lenet5", **some})
+    digits = replace(pictures, data="mnist", limit=None, clients=100, rounds=60, eval_every=20)
+    for lam, rate in ((15.0, 0.01), (15.0, 0.03), (15.0, 0.05), (5.0, 0.03)):
+        run = replace(digits, method="pfedme", set={"model": "mlp:128,64", "lam": lam, "lr": rate})
+        yield f"choice mnist pfedme mlp:128,64 lam={lam} lr={rate}", run
     vectors = replace(pictures, data="cifar100-features", limit=None, clients=50)
     for split in DIRICHLETS:
         for method, some in [("fedavg", {}), *(("feddbe", {"kappa": kappa}) for kappa in (0.0, 0.1, 1.0, 5.0, 50.0))]:
