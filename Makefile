@@ -14,6 +14,9 @@ FEDSOLVE_DATA ?= $(abspath ../shared/data)
 export FEDSOLVE_DATA
 endif
 
+# Byte code is kept whatever the environment says: each of the many processes that tests start would compile everything again.
+export PYTHONDONTWRITEBYTECODE =
+
 # As many tests at a time as there are cores, each with one thread; whoever is done first takes over from the others.
 SIDE_BY_SIDE := -n $(JOBS) --dist worksteal
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def declared(requirements: list[str]) -> set[str]:
     return {normal(re.match(r"[\w.-]+", text)[0]) for text in requirements}  # type: ignore[index]
 
 
+@cache
 def imported() -> dict[str, str]:
     """The distributions that the library imports from, each with a file that does."""
     distributions = metadata.packages_distributions()

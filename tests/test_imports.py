@@ -34,8 +34,9 @@ def test_the_command_line_does_not_load_numpy_before_it_needs_it() -> None:
 CLOSED_FORM = [name for name in CATALOGUE if method_class(name).closed_form and "classes" in method_class(name).targets]
 RUN_THEM = f"""
 import fedsolve as fs
+from fedsolve.checks import sample_federation
 from fedsolve.methods import create
-federation = fs.load("digits").split(fs.dirichlet(0.1), clients=3)
+federation = sample_federation()
 for name in {CLOSED_FORM}:
     assert fs.run(create(name, {SMALL}.get(name)), federation).accuracy.mean > 0.5, name
 """

@@ -417,7 +417,9 @@ def test_the_command_line_runs_on_them_by_name_and_by_path(
         ("femnist",),
     ):
         out = tmp_path / "out" / str(zlib.crc32(words[0].encode()))
-        code, said = command("run", "--method", "afl", "--data", *words, "--quiet", "--out", str(out))
+        code, said = command(
+            "run", "--method", "afl", "--set", "ridge=1", "--data", *words, "--quiet", "--out", str(out)
+        )
         assert code == 0, said
         result = json.loads((out / "result.json").read_text())
         if len(words) == 1:  # natural clients

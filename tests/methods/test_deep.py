@@ -123,7 +123,12 @@ def entropy(name: str, model: Arrays, x: Any, y: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "lr", "momentum"), [("resnet18", 0.01, 0.5), ("resnet18-gn", 0.01, 0.5), ("vgg11", 0.02, 0.9)]
+    ("name", "lr", "momentum"),
+    [
+        ("resnet18", 0.01, 0.5),
+        pytest.param("resnet18-gn", 0.01, 0.5, marks=pytest.mark.long),
+        pytest.param("vgg11", 0.02, 0.9, marks=pytest.mark.long),
+    ],
 )
 def test_training_learns_and_signals_neither_vanish_nor_explode(name: str, lr: float, momentum: float) -> None:
     x, y = images(24, SIDE)

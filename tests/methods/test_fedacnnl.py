@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +113,14 @@ def slow_training(
     return layers
 
 
+@cache
+def wanted_layers(
+    text: str, shape: tuple[int, ...], seed: int, target: str = "place", constant: bool = True
+) -> list[Any]:
+    """`slow_training` on `images` of a shape, once for all the ways in which clients may hold them."""
+    return slow_training(text, *images(shape=shape), 0.3, seed, target, (1.0,) if constant else ())
+
+
 def full(text: str, model: Any, target: str = "place") -> list[Any]:
     """The matrices of a model's layers, encodings multiplied out, intercepts last."""
     found, result = layers.layers(model), []
@@ -142,7 +151,7 @@ def test_every_layer_is_that_of_pooled_training(text: str, how: str, clients: in
     result = fs.run(method, federation(x, y, how, clients))
     assert result.shared is not None
     model = result.shared.arrays
-    wanted = slow_training(text, x, y, 0.3, int(model["seeds"][0]))
+    wanted = wanted_layers(text, x.shape[1:], int(model["seeds"][0]))
     found = full(text, model)
     assert len(found) == len(wanted) == method.rounds == result.rounds
     for mine, theirs in zip(found, wanted, strict=True):
@@ -161,7 +170,7 @@ def test_every_target_gives_the_layers_of_pooled_training(
     result = fs.run(method, federation(x, y, how, clients))
     assert result.shared is not None
     model = result.shared.arrays
-    wanted = slow_training(text, x, y, 0.3, int(model["seeds"][0]), target, (1.0,) if constant else ())
+    wanted = wanted_layers(text, x.shape[1:], int(model["seeds"][0]), target, constant)
     for mine, theirs in zip(full(text, model, target), wanted, strict=True):
         assert mine.shape == theirs.shape and relative(mine, theirs) < 1e-7
 

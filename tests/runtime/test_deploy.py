@@ -31,7 +31,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import arrays
-from fedsolve.methods import CATALOGUE, create
+from fedsolve.methods import create
 from tests.contract.test_catalogue import GRADIENT, SMALL
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedsolve[flower]'")
@@ -494,15 +494,16 @@ REAL: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.long  # the secure one below is not
+# One is always run, with processes at every site: of one round, since Flower starts a process for each message.
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [name for name in REAL if name in CATALOGUE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name != "afl")) for name in REAL])
 def test_a_real_federation_gives_the_models_of_one_process(live: Live, tmp_path: Path, name: str) -> None:
     if name in GRADIENT:
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedsolve[torch]'")
     same_models(live, create(name, REAL[name]), tmp_path / "out")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_real_federation_in_secure_sums(live: Live, tmp_path: Path) -> None:
     """Real processes at every site give the bits of a secure run in one process, and the server no figure of a site."""

@@ -26,7 +26,7 @@ from fedsolve.runtime.gather import Secure
 from fedsolve.runtime.inbox import Failure, Inbox
 from fedsolve.runtime.inprocess import InProcess, _with_keys
 from tests.conftest import relative
-from tests.contract.test_catalogue import SMALL
+from tests.contract.test_catalogue import SMALL, brief
 
 pytest.importorskip("cryptography")
 
@@ -44,7 +44,7 @@ QUIET = pytest.mark.filterwarnings(
 
 
 def made(name: str) -> fs.Method:
-    return create(name, {**SMALL.get(name, {}), **({"ridge": 1.0} if name == "glm" else {})})
+    return brief(create(name, {**SMALL.get(name, {}), **({"ridge": 1.0} if name == "glm" else {})}))
 
 
 class Trial(InProcess):
@@ -132,7 +132,7 @@ def test_any_order_of_arrival_gives_the_same_bits(name: str) -> None:
 def test_averaged_networks_under_a_secure_sum(name: str) -> None:
     method = made(name)
     federation = federation_for(method)
-    plain, secure = fs.run(method, federation), fs.run(method, federation, secure=Secure())
+    plain, secure = (fs.run(method, federation, workers=1, secure=secure) for secure in (None, Secure()))
     for key, value in plain.state.items():
         assert secure.state[key].dtype == value.dtype
         if value.dtype.kind == "f" and np.linalg.norm(value):

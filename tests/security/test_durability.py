@@ -77,7 +77,7 @@ def test_what_replaces_something_is_on_the_disk_before_it_does(tmp_path: Path) -
 
 def test_commands_that_are_killed_at_random_moments(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="compare needs it for its page")
-    killing("random", tmp_path, 15, 0)
+    killing("random", tmp_path, 6, 0)
 
 
 @pytest.mark.long

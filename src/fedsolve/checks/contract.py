@@ -36,6 +36,7 @@ from fedsolve.checks.probes import (
     made_of,
     run,
     same_result,
+    usual,
 )
 from fedsolve.codec import decode, encode
 from fedsolve.data.federation import Client
@@ -100,10 +101,9 @@ def parameters_are_checked(method: Method) -> None:
 
 def same_seed_same_bits(method: Method) -> None:
     """Two runs agree bit for bit, whatever the number of workers and the state of global generators."""
-    federation = federation_for(method)
-    first = run(method, federation, seed=3, workers=1)
+    first = usual(method)
     before = global_generator()
-    second = run(method, federation, seed=3, workers=3)
+    second = run(method, federation_for(method), workers=3)
     if before != global_generator():
         raise CheckError("it draws from NumPy's global generator; use the generator it is given")
     same_result(first, second, "a second run with the same seed")
@@ -111,9 +111,9 @@ def same_seed_same_bits(method: Method) -> None:
 
 def no_hidden_state(method: Method) -> None:
     """A fresh copy of the method for every single call gives the same result, and no call changes the method."""
-    federation = federation_for(method)
     settings = parameters.values(method)
-    same_result(run(method, federation), run(Fresh(method).method(), federation), "a fresh copy of the method per call")
+    again = run(Fresh(method).method(), federation_for(method))
+    same_result(usual(method), again, "a fresh copy of the method per call")
     if parameters.values(method) != settings:
         raise CheckError("a run changed its parameters")
 
@@ -191,22 +191,20 @@ def better_than_guessing(method: Method) -> None:
 def absent_clients_are_not_there(method: Method) -> None:
     """With a client absent, the result is exactly that of the federation without it."""
     federation = federation_for(method)
-    rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
-    without = dataclasses.replace(federation, clients=rest)
-    same_result(run(method, federation, absent=["site-2"]), run(method, without), "a federation without that client")
+    absent = run(method, federation, absent=["site-2"])
+    same_result(absent, usual(method, without="site-2"), "a federation without that client")
 
 
 def lost_replies_are_not_there(method: Method) -> None:
     """When a client is asked and its reply is lost, the rest get exactly the federation without it."""
     federation = federation_for(method)
-    rest = {name: client for name, client in federation.clients.items() if name != "site-2"}
     lossy = Lossy(method, federation, workers=1)
     outcome = drive(method, federation.task, lossy, tolerate=True)
-    without = run(method, dataclasses.replace(federation, clients=rest))
+    without = usual(method, without="site-2")
     close(outcome.state, without.state, "a lost reply instead of an absent client")
     if method.rounds > 1:
         return
-    for name in rest:
+    for name in without.models:
         close(lossy.model(name), without.models[name].arrays, "a lost reply instead of an absent client")
     never_asked = NeverAsked(method, federation, workers=1)
     drive(method, federation.task, never_asked)
@@ -216,7 +214,7 @@ def lost_replies_are_not_there(method: Method) -> None:
 def models_survive_disk(method: Method) -> None:
     """A saved model, of a client or of a group, predicts the same after loading."""
     x, _ = data_for(method)
-    result = run(method, federation_for(method))
+    result = usual(method)
     network = next(iter(parameters.imported(method).values()), "")
     with tempfile.TemporaryDirectory() as folder:
         place = result.save(Path(folder) / "out")
@@ -229,8 +227,7 @@ def models_survive_disk(method: Method) -> None:
 
 def groups_are_of_the_clients(method: Method) -> None:
     """Groups have members among the clients that were asked about, each in one at most, and a model that predicts."""
-    federation = federation_for(method)
-    result = run(method, federation)
+    federation, result = federation_for(method), usual(method)
     x, clients = data_for(method)[0], tuple(federation.clients)
     for asked in (clients, clients[::-1][:3], ()):
         groups = method.grouping(result.state, asked)
@@ -252,7 +249,7 @@ def groups_are_of_the_clients(method: Method) -> None:
 def figures_and_probabilities_are_numbers(method: Method) -> None:
     """Figures of the server's state are plain finite numbers; probabilities sum to one and agree with the scores."""
     x, _ = data_for(method)
-    result = run(method, federation_for(method))
+    result = usual(method)
     for name, value in method.figures(result.state).items():
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise CheckError(f"figure {name!r} is {value!r}, not a finite number")
@@ -267,7 +264,7 @@ def figures_and_probabilities_are_numbers(method: Method) -> None:
 def training_alone_is_a_fair_baseline(method: Method) -> None:
     """`alone` holds settings that training alone takes; None for what is training alone itself, and sends nothing."""
     if method.alone is None:
-        if run(method, federation_for(method)).bytes_up:
+        if usual(method).bytes_up:
             raise CheckError("it says that it is training alone, and sends something")
         return
     try:

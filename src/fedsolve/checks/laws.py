@@ -20,6 +20,7 @@ from fedsolve.checks.probes import (
     run,
     same_result,
     same_state,
+    usual,
     with_settings,
 )
 from fedsolve.laws import (
@@ -79,7 +80,7 @@ def _others_split_invariant(law: OthersSplitInvariant, method: Method) -> None:
 @hold.register
 def _order_free(law: OrderFree, method: Method) -> None:
     federation = federation_for(method)
-    forward, backward = InProcess(method, federation), Backwards(method, federation)
+    forward, backward = InProcess(method, federation, workers=1), Backwards(method, federation, workers=1)
     one, two = (drive(method, federation.task, transport) for transport in (forward, backward))
     close(one.state, two.state, "replies in another order")
     for name in federation.clients:
@@ -88,14 +89,14 @@ def _order_free(law: OrderFree, method: Method) -> None:
 
 @hold.register
 def _one_model(law: OneModel, method: Method) -> None:
-    result = run(method, federation_for(method))
+    result = usual(method)
     if result.shared is None or not all(named.same(m.arrays, result.shared.arrays) for m in result.models.values()):
         raise CheckError("a personal model differs from the global one")
 
 
 @hold.register
 def _sends_nothing(law: SendsNothing, method: Method) -> None:
-    result = run(method, federation_for(method))
+    result = usual(method)
     if result.bytes_up or result.bytes_down:
         raise CheckError(f"{result.bytes_up} bytes went up and {result.bytes_down} down")
 

@@ -45,6 +45,26 @@ def run(method: Method, federation: Federation, *, workers: int = 1, **options: 
     return inprocess.run(method, federation, workers=workers, **options)
 
 
+_LAST: list[tuple[Method | None, dict[str, Result]]] = [(None, {})]  # the method that was checked last, and its runs
+
+
+def usual(method: Method, *, without: str = "") -> Result:
+    """The run of a method on `federation_for` it, or on that federation without a client.
+
+    Many checks of a method look at it, one after the other, so it is made once for this very object: an equal one need
+    not do the same.
+    """
+    last, runs = _LAST[0]
+    if last is not method:
+        runs = {}
+        _LAST[0] = method, runs
+    if without not in runs:
+        federation = federation_for(method)
+        rest = {name: client for name, client in federation.clients.items() if name != without}
+        runs[without] = run(method, dataclasses.replace(federation, clients=rest))
+    return runs[without]
+
+
 # --- federations to check on ---
 
 
