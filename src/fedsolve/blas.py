@@ -22,6 +22,7 @@ from fedsolve.arrays import Float
 COLUMNS = 64  # of a matrix at a time
 ASCENTS = 4  # at most; two do nearly always
 LINE = 8  # numbers of a cache line
+_OF_TYPE = {ctypes.c_int: np.dtype(np.int64), ctypes.c_double: np.dtype(np.float64)}  # a work array may be wider
 
 
 def gram(rows: Float, out: Float, *, add: bool) -> None:
@@ -205,6 +206,29 @@ def lower_solve(factor: Float, right: Float, *, transposed: bool = False) -> Flo
     return solution
 
 
+def reflected(rows: Float) -> Float:
+    """The orthogonal matrix Q = H_1 H_2 ... of reflections, H_k turning row k of an upper triangle onto the axis k.
+
+    Its columns have the signs for which the k-th of them goes to the positive side: that of a QR with a positive
+    diagonal whose column k is, when its turn comes, row k.
+
+    >>> reflected(np.array([[-3.0, 0.0], [0.0, 2.0]])).tolist()
+    [[-1.0, 0.0], [0.0, 1.0]]
+    """
+    size = len(rows)
+    first = np.diagonal(rows)
+    ends = -np.copysign(np.sqrt(np.square(rows).sum(1)), first)  # where H_k takes row k: far from it, for its digits
+    ends[-1:] = first[-1:]  # a single number stays
+    turns, scales = np.zeros(size), np.ones(size)
+    turns[:-1] = (ends[:-1] - first[:-1]) / ends[:-1]
+    scales[:-1] = first[:-1] - ends[:-1]
+    columns = np.asarray(rows / scales[:, None])  # of the matrix that LAPACK keeps reflections in
+    work = np.empty(COLUMNS * size)
+    _routine("dorgqr")(size, size, size, columns, max(1, size), turns, work, len(work), 0)
+    columns *= np.copysign(1.0, ends)[:, None]
+    return columns.T
+
+
 def symmetric_product(lower: Float, right: Float) -> Float:
     """The symmetric matrix times `right`."""
     size, columns = right.shape
@@ -229,27 +253,26 @@ def _routine(name: str) -> Callable[..., float]:
     restype = None if result == "void" else ctypes.c_double
     function = ctypes.CFUNCTYPE(restype)(_pointer(capsule, _signature(capsule)))
 
+    types = [ctypes.c_int if kind == "int" else ctypes.c_double for kind in kinds]
+
     def call(*values: Any) -> float:
         if len(values) != len(kinds):
             raise TypeError(f"{name} takes {len(kinds)} values; got {len(values)}")
-        return float(function(*map(_address, values, kinds)) or 0.0)
+        return float(function(*map(_address, values, types)) or 0.0)
 
     return call
 
 
-def _address(value: Any, kind: str) -> Any:
-    if isinstance(value, np.ndarray):
-        dtype = np.int64 if kind == "int" else np.float64  # an integer work array may be wider than is needed
-        if value.dtype != dtype or not value.flags.aligned or not value.flags.forc:
-            raise TypeError(
-                f"wanted an aligned, contiguous array of {np.dtype(dtype)}; got {value.dtype}, {value.flags}"
-            )
-        return ctypes.c_void_p(value.ctypes.data)
+def _address(value: Any, kind: type[ctypes.c_int] | type[ctypes.c_double]) -> Any:
+    """A value as a routine takes it; a small matrix's product is over in the time that asking twice would take."""
     if isinstance(value, bytes):
-        return ctypes.c_char_p(value)
-    if isinstance(value, (ctypes.c_int, ctypes.c_double)):
-        return ctypes.byref(value)
-    return ctypes.byref(ctypes.c_int(value) if kind == "int" else ctypes.c_double(value))
+        return value  # which ctypes passes by address
+    if isinstance(value, np.ndarray):
+        dtype, flags = _OF_TYPE[kind], value.flags
+        if value.dtype != dtype or not flags.aligned or not flags.forc:
+            raise TypeError(f"wanted an aligned, contiguous array of {dtype}; got {value.dtype}, {flags}")
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.byref(value if isinstance(value, (ctypes.c_int, ctypes.c_double)) else kind(value))
 
 
 _signature = ctypes.pythonapi.PyCapsule_GetName

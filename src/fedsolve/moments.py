@@ -156,22 +156,27 @@ class Moments:
         step = max(1, BLOCK_BYTES // (8 * max(1, features)))
         if rows.dtype == np.float64 and rows.flags.c_contiguous and not intercept:
             step = max(1, len(rows))  # nothing to convert, so nothing to bound
+        few = targets.ndim == 1 and len(rows) <= step and len(rows) < width and len(rows) * width > FEW
         for start in range(0, len(rows), step):
             block = _block(rows[start : start + step], intercept)
             blas.gram(block, parts["triangle"], add=start > 0)
+            if few:  # and this is the only block
+                _sums_of_few(block, targets, parts["cross"])
+                continue
             part = _cross(block, targets[start : start + step], width)
             with np.errstate(over="ignore", invalid="ignore") if start else nullcontext():
                 cross = part if cross is None else cross + part
-        if cross is None:
+        if not len(rows):
             return cls.zero(features, width, space, squares=squares)
-        blas.transpose(cross, parts["cross"])
+        if cross is not None:
+            blas.transpose(cross, parts["cross"])
         parts["count"][...] = len(rows)
         if squares:
             parts["squares"][...] = np.einsum("ij,ij->j", *(2 * [np.asarray(targets, dtype=np.float64)]))
         moments = cls.from_arrays(parts, space)
         # One NaN or infinity in a column makes its sum of squares so, hence m numbers tell of n * m.
         diagonal = moments.diagonal()
-        if not (diagonal.max(initial=0.0) <= LARGEST and (targets.ndim == 1 or finite(cross))):
+        if not (diagonal.max(initial=0.0) <= LARGEST and (cross is None or targets.ndim == 1 or finite(cross))):
             raise DataError(_not_finite(rows, targets, diagonal))
         if rows.dtype.itemsize >= 8 and rows.dtype.kind == "f":
             _refuse_underflow(rows, diagonal)
@@ -287,11 +292,22 @@ def _cross(block: Float, targets: Array, width: int) -> Float:
         dense[targets, np.arange(len(targets))] = 1.0
         with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the sums
             return np.asarray(dense @ block)
+    return _sparse_cross(block, targets, width)
+
+
+def _sparse_cross(block: Float, targets: NDArray[np.int64], width: int) -> Float:
     order = np.argsort(targets, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=width))])
     one_hot = csr_array((np.ones(len(targets)), order, starts), shape=(width, len(targets)))
     product: Float = one_hot @ block
     return product
+
+
+def _sums_of_few(block: Float, targets: NDArray[np.int64], out: Float) -> None:
+    """F'Y into `out`, of fewer samples than there are classes: the sums of classes without any are not added up."""
+    present, places = np.unique(targets, return_inverse=True)
+    out.fill(0.0)
+    out[:, present] = _sparse_cross(block, places, len(present)).T
 
 
 def _width(labels: Array, classes: int | None) -> int:
@@ -310,9 +326,10 @@ def _class_numbers(labels: Array, classes: int | None) -> NDArray[Any]:
 
 def _refuse_underflow(rows: Array, diagonal: Float) -> None:
     """Refuse a feature whose squares vanish though it does not. Only sums below the normal numbers are looked at."""
-    small = np.flatnonzero(diagonal[: rows.shape[1]] < SMALLEST)
-    if not small.size:
+    own = diagonal[: rows.shape[1]]
+    if not own.min(initial=SMALLEST) < SMALLEST:
         return
+    small = np.flatnonzero(own < SMALLEST)
     sizes = np.abs(rows[:, small]).max(0, initial=0.0)
     if sizes.any():
         place = int(np.argmax(sizes > 0))

@@ -24,7 +24,7 @@ from fedsolve.arrays import Array, Arrays, Float, Layout, finite, flat
 from fedsolve.errors import DataError, ParameterError
 from fedsolve.moments import LARGEST, SMALLEST, Moments
 
-PILE = 2**25  # bytes of rows that become moments at once, about
+PILE = 2**24  # bytes of rows that become moments at once, about; for more, the allocator asks for new pages each time
 EXACT = 1e-9  # share by which rounding may part what is equal
 _NAMES = {"turned", "targets"}  # and "classes" where targets are one-hot, "ones" where a feature is always one
 
@@ -113,16 +113,21 @@ def _is_odd(rows: Float, labels: Array, classes: int | None) -> bool:
 
 
 def rotation(size: int, source: Callable[[int], bytes] = os.urandom) -> Float:
-    """A rotation or reflection, uniform over all of them: the Q of a Gaussian matrix's QR with a positive diagonal."""
-    half = (size * size + 1) // 2
+    """A rotation or reflection, uniform over all of them: the Q of a Gaussian matrix's QR with a positive diagonal.
+
+    Each step of that QR leaves a smaller Gaussian matrix, whose first column makes the next reflection. So the columns
+    can be drawn as they come to be, and only the product of the reflections is left to compute (Stewart, 1980).
+    """
+    count = size * (size + 1) // 2
+    half = (count + 1) // 2
     whole = np.frombuffer(source(8 * half), dtype=np.uint32) >> np.uint32(8)
     uniform = (whole.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-24)  # strictly between 0 and 1
     # Box and Muller: two normal numbers from two uniform ones. 24 bits each are many; rounding starts behind them.
     length, angle = np.sqrt(np.float32(-2.0) * np.log(uniform[:half])), np.float32(2.0 * np.pi) * uniform[half:]
-    normal = np.concatenate([length * np.cos(angle), length * np.sin(angle)], dtype=np.float64)[: size * size]
-    basis, triangle = np.linalg.qr(normal.reshape(size, size))
-    basis *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
-    return basis
+    normal = np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:count]
+    vectors = np.zeros((size, size))
+    vectors[np.tri(size, dtype=np.bool_).T] = normal
+    return blas.reflected(vectors)
 
 
 def are(reply: Arrays) -> bool:

@@ -56,6 +56,18 @@ def test_check_accepts_finite_values_whose_sum_overflows() -> None:
     arrays.check({"w": np.array([1e308, 1e308])}, "who")
 
 
+@pytest.mark.parametrize("size", [1, arrays.FEW, arrays.FEW + 1])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_one_value_that_is_not_finite_is_found_among_few_and_many(size: int, dtype: type) -> None:
+    values = np.full((1, size), np.finfo(dtype).max, dtype=dtype)  # sums and squares overflow, without a warning
+    assert arrays.finite(values) and arrays.finite(values.T) and arrays.finite(values[:, ::2])
+    for bad in (np.nan, np.inf, -np.inf):
+        spoilt = values.copy()
+        spoilt[0, size // 2] = bad
+        assert not arrays.finite(spoilt) and not arrays.finite(spoilt.T)
+    assert arrays.finite(np.zeros((0, 3), dtype=dtype)) and arrays.finite(np.zeros((), dtype=dtype))
+
+
 @pytest.mark.parametrize("bad", [1.0, [1.0], np.array(["a"]), np.array([object()]), np.float64(1)])
 def test_check_refuses_what_is_no_numeric_array(bad: object) -> None:
     with pytest.raises(DataError, match="'w' must be a numeric array"):

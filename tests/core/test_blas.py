@@ -112,3 +112,20 @@ def test_other_threads_run_meanwhile() -> None:
             time.sleep(0.0005)
         assert time.perf_counter() - started > 0.005  # long enough to tell
     assert turns > 5
+
+
+def test_reflections_are_those_of_a_qr_with_a_positive_diagonal() -> None:
+    """Given the columns as they are when their turn comes, Q is that of the matrix they come from."""
+    matrix = np.random.default_rng(2).normal(size=(7, 7))
+    left, rows = matrix.copy(), np.zeros((7, 7))
+    for k in range(7):
+        rows[k, k:] = left[k:, k]
+        turn = np.eye(7)
+        if k < 6:
+            axis = rows[k, k:].copy()
+            axis[0] += np.copysign(np.linalg.norm(axis), axis[0])
+            turn[k:, k:] -= 2.0 * np.outer(axis, axis) / (axis @ axis)
+        left = turn @ left
+    basis, triangle = np.linalg.qr(matrix)
+    wanted = basis * np.sign(np.diagonal(triangle))
+    np.testing.assert_allclose(blas.reflected(rows), wanted, rtol=0, atol=1e-13)

@@ -161,3 +161,20 @@ def test_blocks_with_nan_or_strange_labels_are_refused() -> None:
         fs.Moments.over([good, bad], features=2, classes=2)
     with pytest.raises(DataError, match="labels"):
         fs.Moments.over([good], features=2, classes=1)
+
+
+@pytest.mark.parametrize(
+    "samples, classes", [(50, 100), (20, 10), (40, 1000), (37, 101), (256, 300), (300, 256), (500, 2)]
+)
+def test_class_sums_are_the_samples_added_up_one_after_the_other(samples: int, classes: int) -> None:
+    """Whichever product takes least; of fewer samples than classes to the last bit, also in classes without any."""
+    rng = np.random.default_rng(samples)
+    rows = rng.normal(size=(samples, 30)) * 10.0 ** rng.integers(-8, 8, size=(samples, 1))
+    labels = rng.integers(classes, size=samples)
+    wanted = np.zeros((30, classes))
+    for row, label in zip(rows, labels, strict=True):
+        wanted[:, label] += row
+    found = fs.Moments.of(rows, labels, classes=classes).cross
+    if samples < classes:
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * np.abs(rows).sum())

@@ -240,14 +240,15 @@ def handle(
             pending, reply = method.update(memory.private, request.message, site("update", counted=memory.counted))
             if release is not None and release.noise.by == "sites":
                 reply = release.noisy(reply, sites=release.noise.honest)
-            seconds = f"{time.perf_counter() - started:015.6f}"  # beside the reply, so that replies stay the same bits
-            return replace(memory, pending=pending, model=None), reply, {"seconds": seconds} if method.paced else {}
+            took = {"seconds": f"{time.perf_counter() - started:015.6f}"} if method.paced else {}
+            after = Memory(memory.private, memory.counted, pending, secure=memory.secure)
+            return after, reply, took  # beside the reply, so that replies stay the same bits
         personal = method.personalize(memory.private, request.message, site("personalize", counted=memory.counted))
         tally = _evaluate(method, personal, request.message, client, task, assess)
         if release is not None:
             tally = {name: array for name, array in tally.items() if not name.startswith(("chosen/", "unsure"))}
             tally["train"] = np.array(0)
-        return replace(memory, pending=None, model=personal.model), tally, {}
+        return Memory(memory.private, memory.counted, model=personal.model, secure=memory.secure), tally, {}
 
     if member is None:
         memory, content, head = work(request.kind, memory)

@@ -32,7 +32,7 @@ from fedsolve.runtime.devices import Device, lap
 from fedsolve.runtime.gather import Gathering, Plain, Transport
 from fedsolve.runtime.inbox import Replies, Tallies, Witness
 from fedsolve.runtime.pace import Pace
-from fedsolve.runtime.stopwatch import Watch
+from fedsolve.runtime.stopwatch import Watch, Work
 from fedsolve.runtime.turnout import Participation, Turnout
 from fedsolve.threads import threads_for
 
@@ -355,10 +355,11 @@ class _Spent:
         """
         work = self.watch()
         if what == "personal":
-            work = {client: replace(done, up=0) for client, done in work.items()}
+            work = {client: Work(done.seconds, done.down) for client, done in work.items()}
         times, taken = lap(work, self.devices)
         if what:
-            self.clients |= {name: self.clients.get(name, Times()) + each for name, each in times.items()}
+            before = self.clients
+            self.clients |= {name: before[name] + each if name in before else each for name, each in times.items()}
             self._elapsed += taken
         return times
 

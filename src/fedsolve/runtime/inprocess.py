@@ -192,6 +192,7 @@ class InProcess:
             up = len(answer) if isinstance(answer, bytes | memoryview) else 0  # one that failed sends nothing
             self.watch.book(name, Work(seconds, len(data), up))
             inbox.put(name, answer)
+            del answer  # so that the next one is written where this one was, and the cache has it
         return inbox
 
     def _assess(self, method: Method, model: Arrays, test: Samples, task: Task) -> Mapping[str, Array]:

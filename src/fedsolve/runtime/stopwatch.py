@@ -63,7 +63,8 @@ class Stopwatch:
 
     def book(self, client: str, work: Work) -> None:
         """Count work as a client's."""
-        self._booked[client] = self._booked.get(client, Work()) + work
+        before = self._booked.get(client)
+        self._booked[client] = work if before is None else before + work
 
     def __call__(self) -> Mapping[str, Work]:
         """What was booked for each client since the last call."""
