@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -45,24 +47,32 @@ def run(method: Method, federation: Federation, *, workers: int = 1, **options: 
     return inprocess.run(method, federation, workers=workers, **options)
 
 
-_LAST: list[tuple[Method | None, dict[str, Result]]] = [(None, {})]  # the method that was checked last, and its runs
+@dataclass(frozen=True, eq=False)
+class _Very:
+    """A method by which object it is: an equal one need not do the same."""
+
+    method: Method
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Very) and other.method is self.method
+
+    def __hash__(self) -> int:
+        return id(self.method)
 
 
 def usual(method: Method, *, without: str = "") -> Result:
     """The run of a method on `federation_for` it, or on that federation without a client.
 
-    Many checks of a method look at it, one after the other, so it is made once for this very object: an equal one need
-    not do the same.
+    Many checks of a method look at it, one after the other, so it is made once.
     """
-    last, runs = _LAST[0]
-    if last is not method:
-        runs = {}
-        _LAST[0] = method, runs
-    if without not in runs:
-        federation = federation_for(method)
-        rest = {name: client for name, client in federation.clients.items() if name != without}
-        runs[without] = run(method, dataclasses.replace(federation, clients=rest))
-    return runs[without]
+    return _usual(_Very(method), without)
+
+
+@lru_cache(maxsize=2)  # with everybody, and without a client
+def _usual(very: _Very, without: str) -> Result:
+    federation = federation_for(very.method)
+    rest = {name: client for name, client in federation.clients.items() if name != without}
+    return run(very.method, dataclasses.replace(federation, clients=rest))
 
 
 # --- federations to check on ---
