@@ -286,8 +286,9 @@ class RidgePath:
         """The same from `sides.smaller_gram` of the design; `base` is what an intercept adds to each leverage."""
         squares, right = np.linalg.eigh(gram)
         basis = right if len(design) <= design.shape[1] else design @ right
-        nonzero = squares > _EPS * max(design.shape) * squares.max(initial=0.0)  # whitening may leave no direction
-        squares, basis = squares[nonzero], basis[:, nonzero]
+        # In ascending order: those that are zero come first. Whitening may leave no direction.
+        zero = int((squares <= _EPS * max(design.shape) * squares.max(initial=0.0)).sum())
+        squares, basis = squares[zero:], basis[:, zero:]
         if len(design) > design.shape[1]:
             basis /= np.sqrt(squares)
         return cls(basis, squares, targets, basis.T @ targets, base)
