@@ -9,6 +9,7 @@ others, mostly one or two, are compared in double precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +38,7 @@ def best_fit(
     """
     rest = (1.0 - path.base) - np.square(path.basis) @ pulls
 
+    @cache  # the best of several is asked for again
     def predicted(place: int) -> Float:
         return prior + left_out(path.targets, path.fitted(gains[:, place]), path.leverage(pulls[:, place]))
 
