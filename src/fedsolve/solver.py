@@ -297,6 +297,15 @@ class RidgePath:
         """The fit whose part along each direction of the basis is kept by `gain`."""
         return self.basis @ (gain[:, None] * self.projected)
 
+    def inner(self, strength: float) -> Float | None:
+        """(D D' + strength)^-1 Y, of which D' times it is the weights of ridge; None where a direction was left out.
+
+        Beside a small ridge, what is outside of the other directions has too few digits as a difference.
+        """
+        if len(self.squares) < len(self.targets):
+            return None
+        return self.basis @ (self.projected / (self.squares[:, None] + strength))
+
     def leverage(self, gain: Float) -> Float:
         """The diagonal of the hat matrix with that gain: how much each sample pulls its own prediction."""
         leverage: Float = self.base + np.square(self.basis) @ gain

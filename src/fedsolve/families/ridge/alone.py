@@ -37,7 +37,7 @@ def own_ridge(site: Site, ridge: float | str, *, intercept: bool) -> Alone:
     squares = linear.squares(linear.design(site.train, intercept=False), own_moments)
     chosen = choose_ridge(site, intercept=intercept)
     ridge, sharpness, path = chosen.ridge, chosen.sharpness, chosen.path
-    weights = _weights(chosen)
+    weights = ridge_weights(chosen.design, chosen.gram, path.targets, ridge, path.inner(ridge))
     if weights is None or not _sure(path, squares, chosen.design, ridge):
         return _solved(own_moments(), ridge, sharpness, intercept=intercept)
     model: dict[str, Array] = {"weight": weights}
@@ -73,19 +73,6 @@ def choose_ridge(site: Site, *, intercept: bool) -> Chosen:
     ridge, left_out = screening.best_fit(path, candidates, gains, gains, target_means, labels)
     sharpness = 0.0 if target.kind == "numbers" else calibration.sharpness(left_out, labels, float(targets.shape[1]))
     return Chosen(ridge, sharpness, path, design, gram, means, target_means)
-
-
-def _weights(chosen: Chosen) -> Float | None:
-    """The weights at the ridge that was chosen; None where the system is singular.
-
-    Eigenvectors of all products of rows are there already. If some were left out, the system is solved anew: beside a
-    small ridge, what is outside of the others has too few digits as a difference.
-    """
-    design, path = chosen.design, chosen.path
-    if path.basis.shape == (len(design), len(design)) and len(design) <= design.shape[1]:
-        inner = path.basis @ (path.projected / (path.squares[:, None] + chosen.ridge))
-        return np.asarray(design.T @ inner)
-    return ridge_weights(design, chosen.gram, path.targets, chosen.ridge)
 
 
 def _solved(own_moments: Moments, ridge: float, sharpness: float, *, intercept: bool) -> Alone:

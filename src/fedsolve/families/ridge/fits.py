@@ -265,7 +265,7 @@ def losses_of_powers(parts: Sequence[Float], times: Sequence[tuple[int, ...]], l
             *first, last = (known[k][number] for k, number in enumerate(numbers) if number)
             sums[place, block] = np.einsum("ij,ij->i", reduce(np.multiply, first), last) if first else last.sum(1)
     losses = np.log(np.maximum(sums, TINY)).sum(1) - np.array(times) @ own
-    for lost in np.flatnonzero(~(sums.min(1, initial=1.0) > TINY)):
+    for lost in np.flatnonzero(~(sums.min(1, initial=1.0) > TINY)).tolist():
         whole = sum(number * part for number, part in zip(times[lost], parts, strict=True))
         losses[lost] = entropy(np.asarray(whole), labels)
     return np.asarray(losses)
