@@ -13,8 +13,15 @@ def smaller_gram(design: Float) -> Float:
     return design @ design.T if len(design) <= design.shape[1] else design.T @ design
 
 
-def ridge_weights(design: Float, gram: Float, targets: Float, strength: float) -> Float | None:
-    """The weights of ridge at a strength, on the smaller side, which `gram` is of; None where that is singular."""
+def ridge_weights(
+    design: Float, gram: Float, targets: Float, strength: float, inner: Float | None = None
+) -> Float | None:
+    """The weights of ridge at a strength, on the smaller side, which `gram` is of; None where that is singular.
+
+    With `inner`, what `RidgePath.inner` has of it, they take one product where rows are no more than columns.
+    """
+    if inner is not None and len(design) <= design.shape[1]:
+        return np.asarray(design.T @ inner)
     factor = _factor(gram, strength)
     if factor is None:
         return None

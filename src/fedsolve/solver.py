@@ -286,8 +286,9 @@ class RidgePath:
         """The same from `sides.smaller_gram` of the design; `base` is what an intercept adds to each leverage."""
         squares, right = np.linalg.eigh(gram)
         basis = right if len(design) <= design.shape[1] else design @ right
-        nonzero = squares > _EPS * max(design.shape) * squares.max(initial=0.0)  # whitening may leave no direction
-        squares, basis = squares[nonzero], basis[:, nonzero]
+        # In ascending order: those that are zero come first. Whitening may leave no direction.
+        zero = int((squares <= _EPS * max(design.shape) * squares.max(initial=0.0)).sum())
+        squares, basis = squares[zero:], basis[:, zero:]
         if len(design) > design.shape[1]:
             basis /= np.sqrt(squares)
         return cls(basis, squares, targets, basis.T @ targets, base)
@@ -295,6 +296,15 @@ class RidgePath:
     def fitted(self, gain: Float) -> Float:
         """The fit whose part along each direction of the basis is kept by `gain`."""
         return self.basis @ (gain[:, None] * self.projected)
+
+    def inner(self, strength: float) -> Float | None:
+        """(D D' + strength)^-1 Y, of which D' times it is the weights of ridge; None where a direction was left out.
+
+        Beside a small ridge, what is outside of the other directions has too few digits as a difference.
+        """
+        if len(self.squares) < len(self.targets):
+            return None
+        return self.basis @ (self.projected / (self.squares[:, None] + strength))
 
     def leverage(self, gain: Float) -> Float:
         """The diagonal of the hat matrix with that gain: how much each sample pulls its own prediction."""

@@ -132,7 +132,7 @@ class FedPrior(Method):
 
         # All weights are the discriminant's, turned, and a correction: a product each, whatever the mixture.
         first, second, _ = (w * fit.scale for w, fit in zip(mixture, found, strict=True))
-        correction, shift = fitting.behind(mixed("inner"))
+        correction, shift = fitting.behind(mixed("along"))
         own = weight @ (first * np.eye(len(turn)) + second * turn)
         own += correction
         intercept = first * offset + second * straight + mixed("offset") + shift

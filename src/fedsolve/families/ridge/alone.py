@@ -37,7 +37,7 @@ def own_ridge(site: Site, ridge: float | str, *, intercept: bool) -> Alone:
     squares = linear.squares(linear.design(site.train, intercept=False), own_moments)
     chosen = choose_ridge(site, intercept=intercept)
     ridge, sharpness, path = chosen.ridge, chosen.sharpness, chosen.path
-    weights = ridge_weights(chosen.design, chosen.gram, path.targets, ridge)
+    weights = ridge_weights(chosen.design, chosen.gram, path.targets, ridge, path.inner(ridge))
     if weights is None or not _sure(path, squares, chosen.design, ridge):
         return _solved(own_moments(), ridge, sharpness, intercept=intercept)
     model: dict[str, Array] = {"weight": weights}

@@ -50,18 +50,18 @@ def sharpness(left_out: Float, labels: NDArray[np.int64], prior: float) -> float
     # Scores below the best of each sample: softmax is the same, and nothing overflows.
     below = left_out - left_out.max(1, keepdims=True)
     wanted = float(below[np.arange(len(labels)), labels].sum())
-    powers = np.empty_like(below)
+    squares, powers = np.square(below), np.empty_like(below)
     log_prior = log = float(np.log(prior))
     for _ in range(STEPS):
         t = float(np.exp(log))
         np.exp(np.multiply(below, t, out=powers), out=powers)
         shares = powers.sum(1)
-        mean = np.multiply(powers, below, out=powers).sum(1) / shares
-        square = np.multiply(powers, below, out=powers).sum(1) / shares
+        mean = np.einsum("ij,ij->i", powers, below) / shares
+        square = np.einsum("ij,ij->i", powers, squares) / shares
         spread, rise = float((square - np.square(mean)).sum()), t * (float(mean.sum()) - wanted)
         # Its part of the curvature counts where it is positive: without it, steps towards a small t go to and fro.
         curvature = t * t * max(spread, 0.0) + max(rise, 0.0) + 1.0
-        step = float(np.clip((rise + log - log_prior) / curvature, -FURTHEST, FURTHEST))
+        step = min(max((rise + log - log_prior) / curvature, -FURTHEST), FURTHEST)
         log -= step
         if abs(step) < CLOSE:
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import product
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ PSEUDOCOUNTS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # samples that the 
 # Strengths of the ridge, times the mean square length of the rows.
 STRENGTHS: tuple[float, ...] = tuple(np.geomspace(300.0, 0.03, 7).tolist())
 AT_A_TIME = 2**16  # numbers that stay in the cache
+POWERS_AT_A_TIME = 2**13  # the same where thirty arrays are used side by side
 MANY = 2**14  # left-out predictions from which on it pays to look at all strengths in single precision first
 NEGLIGIBLE = 50.0  # cross-entropy beyond the least with which a candidate weighs less than rounding
 ROUNDED = 1e-4  # share by which single precision may be off; what is worse than the start has no weight
@@ -42,20 +43,20 @@ def own_counts(labels: Array, shares: Float) -> Float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """A fit from a start: `scale` times it, an offset of each class, and a correction F' `inner` of the weights.
+    """A fit from a start: `scale` times it, an offset of each class, and a correction of the weights, F'U `along`.
 
     With it, what it predicts for each training sample without that sample, and the averages behind it.
     """
 
     scale: float
     offset: Float
-    inner: Float  # one row per sample
+    along: Float  # one row per direction of U, those of the client's rows
     left_out: Float
     pseudocount: float
     step: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, for what is computed once it is asked for
 class Fitting:
     """What all fits of a client share: its rows, decomposed once, and its class shares."""
 
@@ -63,6 +64,7 @@ class Fitting:
     centre: Float  # of everybody's features
     unit: float  # mean square length of the rows about the centre
     path: RidgePath
+    moves: Moves
     design: Float  # the rows about the centre, and a constant as long as they are: it is hardly penalised
     counts: Float  # of the classes, as `own_counts` has them
 
@@ -76,7 +78,9 @@ class Fitting:
         design[:, -1] = np.sqrt(unit)
         every = class_shares(knowledge.counts)
         path = RidgePath.of(design, linear.one_hot(labels, len(every)))
-        return cls(labels, centre, unit, path, design, own_counts(labels, every))
+        gains = path.squares[:, None] / (path.squares[:, None] + unit * np.array(STRENGTHS))
+        moves = Moves(path.basis, gains, 1.0 - path.base - np.square(path.basis) @ gains)
+        return cls(labels, centre, unit, path, moves, design, own_counts(labels, every))
 
     def fit(self, scores: Float, scales: Sequence[float]) -> Fit:
         """The two steps from a start with these scores on the client's samples."""
@@ -91,13 +95,13 @@ class Fitting:
         before[np.arange(len(self.labels)), self.labels] += (
             np.log(self._own) - np.log(self.counts[self.labels])
         ) @ by_share
-        inner, moved, step = self._correction(before)
+        along, moved, step = self._correction(before)
         offset = logs - by_share @ np.log(samples)
-        return Fit(scale, offset, inner, before + moved, float(by_share @ PSEUDOCOUNTS), step)
+        return Fit(scale, offset, along, before + moved, float(by_share @ PSEUDOCOUNTS), step)
 
-    def behind(self, inner: Float) -> tuple[Float, Float]:
-        """The weights and the intercept of a correction of the design."""
-        correction = self.design.T @ inner
+    def behind(self, along: Float) -> tuple[Float, Float]:
+        """The weights and the intercept of a correction along the basis."""
+        correction = self.design.T @ (self.path.basis @ along)
         return correction[:-1], np.sqrt(self.unit) * correction[-1] - self.centre @ correction[:-1]
 
     def _losses_of_pairs(self, scores: Float, scales: Sequence[float]) -> Float:
@@ -123,36 +127,40 @@ class Fitting:
         return np.asarray(self.counts[self.labels] - 1.0)
 
     def _correction(self, before: Float) -> tuple[Float, Float, float]:
-        """Ridge of the residuals, averaged: what its weights are F' times of, left-out predictions, and the mean step.
+        """Ridge of the residuals, averaged: its weights along the basis, left-out predictions, and the mean step.
 
         Of many samples, single precision tells which strengths can have any weight, and only those are looked at.
         """
         path, strengths = self.path, self.unit * np.array(STRENGTHS)
-        residuals = path.targets - softmax(before, axis=1)
+        origin = _Origin.of(before, self.labels)
+        residuals, start = path.targets - origin.shares, origin.loss
         projected = path.basis.T @ residuals
-        gains = path.squares[:, None] / (path.squares[:, None] + strengths)
-        moved_by = _Moves(residuals, path.basis, projected, gains, 1.0 - path.base - np.square(path.basis) @ gains)
-        start = entropy(before, self.labels)
         losses = np.full((len(STEPS), len(STRENGTHS)), np.inf)
         places = np.arange(len(STRENGTHS))
         if before.size >= MANY:
-            single = before.astype(np.float32)
-            for part, moves in moved_by.single().at(places):
+            single = origin.single()
+            for part, moves in self._single.at(residuals.astype(np.float32), projected.astype(np.float32), places):
                 losses[:, part] = _losses_along(single, moves, self.labels)
             most = min(start + ROUNDED * (abs(start) + len(before)), float(losses.min()) + NEGLIGIBLE)
             places = np.flatnonzero(~(losses > most).all(0))
             losses[:] = np.inf
-        kept = np.empty((len(before), len(places), before.shape[1]))
-        for part, moves in moved_by.at(places):
-            losses[:, part] = _losses_along(before, moves, self.labels)
-            kept[:, np.searchsorted(places, part)] = moves
+        kept = []
+        for part, moves in self.moves.at(residuals, projected, places):
+            losses[:, part] = _losses_along(origin, moves, self.labels)
+            kept.append((part, moves))
         weights = weights_of(np.array([start, *losses.ravel()]), len(self.labels))[1:].reshape(losses.shape)
         steps = STEPS @ weights  # how far along each strength
         # V' (s / (s^2 + r)) U'R: the weights behind the fitted values
         behind = (1.0 / (path.squares[:, None] + strengths)) @ steps
-        inner = path.basis @ (behind[:, None] * projected)
-        moved = np.einsum("isj,s->ij", kept, steps[places])
-        return inner, moved, float(steps.sum())
+        moved = np.zeros_like(before)
+        for part, moves in kept:
+            moved += np.einsum("isj,s->ij", moves, steps[part])
+        return behind[:, None] * projected, moved, float(steps.sum())
+
+    @cached_property
+    def _single(self) -> Moves:
+        """The moves in single precision."""
+        return Moves(*(array.astype(np.float32) for array in self.moves))
 
 
 def entropy(scores: Float, labels: Array) -> float:
@@ -162,52 +170,78 @@ def entropy(scores: Float, labels: Array) -> float:
     return float(np.log(np.exp(below, out=below).sum(1)).sum() - own)
 
 
-class _Moves(NamedTuple):
-    """Left-out predictions of ridge on residuals, by strength, in the precision of these arrays."""
+class _Origin(NamedTuple):
+    """Scores that moves start from, and their exponentials below the largest of each sample, in one precision."""
 
-    residuals: Array
+    scores: Array
+    powers: Array
+    own: float  # the scores of samples' own classes below the largest, summed
+
+    @classmethod
+    def of(cls, scores: Float, labels: Array) -> _Origin:
+        """Of scores in double precision."""
+        below = scores - scores.max(1, keepdims=True)
+        own = float(below[np.arange(len(labels)), labels].sum())
+        return cls(scores, np.exp(below, out=below), own)
+
+    def single(self) -> _Origin:
+        """The same in single precision."""
+        return _Origin(self.scores.astype(np.float32), self.powers.astype(np.float32), self.own)
+
+    @property
+    def shares(self) -> Float:
+        """The softmax of the scores."""
+        return np.asarray(self.powers / self.powers.sum(1, keepdims=True))
+
+    @property
+    def loss(self) -> float:
+        """The total cross-entropy of the softmax."""
+        return float(np.log(self.powers.sum(1)).sum()) - self.own
+
+
+class Moves(NamedTuple):
+    """What left-out predictions of ridge take beside the residuals, in the precision of these arrays."""
+
     basis: Array
-    projected: Array  # the residuals along the basis
     gains: Array  # along the basis, by strength
     rest: Array  # one minus the leverage of each sample, by strength
 
-    def single(self) -> _Moves:
-        """The same in single precision."""
-        return _Moves(*(array.astype(np.float32) for array in self))
+    def at(
+        self, residuals: Array, projected: Array, places: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], Array]]:
+        """Some places of the strengths at a time, and the predictions there, samples x places x classes.
 
-    def at(self, places: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Array]]:
-        """Some places of the strengths at a time, and the predictions there, samples x places x classes."""
-        some = max(1, AT_A_TIME // max(1, self.residuals.size))
+        `projected` are the residuals along the basis.
+        """
+        some = max(1, AT_A_TIME // max(1, residuals.size))
         for start in range(0, len(places), some):
             part = places[start : start + some]
-            shrunk = self.gains[:, part, None] * self.projected[:, None, :]
+            shrunk = self.gains[:, part, None] * projected[:, None, :]
             fitted = self.basis @ shrunk.reshape(len(shrunk), -1)
-            moves = fitted.reshape(len(self.residuals), len(part), -1)
+            moves = fitted.reshape(len(residuals), len(part), -1)
             # r - (r - fitted) / rest
-            moves -= self.residuals[:, None, :]
+            moves -= residuals[:, None, :]
             moves /= self.rest[:, part, None]
-            moves += self.residuals[:, None, :]
+            moves += residuals[:, None, :]
             yield part, moves
 
 
-def _losses_along(before: Array, moves: Array, labels: Array) -> Float:
-    """The cross-entropy of `before` and each move, samples x moves x classes, as often as `STEPS` say; steps x moves.
+def _losses_along(origin: _Origin, moves: Array, labels: Array) -> Float:
+    """The cross-entropy of the origin and each move, samples x moves x classes, as often as `STEPS` say; steps x moves.
 
     As `losses_of_powers` does it.
     """
-    rows, least = np.arange(len(labels)), TINY if before.dtype == np.float64 else TINY_SINGLE
-    below = before - before.max(1, keepdims=True)
-    own, start = float(below[rows, labels].sum()), np.exp(below)
+    least = TINY if moves.dtype == np.float64 else TINY_SINGLE
     below = moves - moves.max(2, keepdims=True)
-    own_moves = below[rows, :, labels].sum(0)
+    own_moves = below[np.arange(len(labels)), :, labels].sum(0)
     powers = _powers(np.exp(below, out=below), {int(step) for step in STEPS})
     losses = np.empty((len(STEPS), moves.shape[1]))
     for place, step in enumerate(STEPS):
-        sums = np.einsum("ij,isj->is", start, powers[int(step)])
+        sums = np.einsum("ij,isj->is", origin.powers, powers[int(step)])
         lost = sums.min(0, initial=1.0) <= least
-        losses[place] = np.log(np.where(lost, 1.0, sums)).sum(0) - own - step * own_moves
+        losses[place] = np.log(np.where(lost, 1.0, sums)).sum(0) - origin.own - step * own_moves
         for move in np.flatnonzero(lost):
-            losses[place, move] = entropy(before + step * moves[:, move], labels)
+            losses[place, move] = entropy(origin.scores + step * moves[:, move], labels)
     return losses
 
 
@@ -217,22 +251,24 @@ def losses_of_powers(parts: Sequence[Float], times: Sequence[tuple[int, ...]], l
     Exponentials of each part are taken once, below the largest of each sample, and powers of these are products. Where
     parts are so far from each other that hardly anything is left of a product, they are added up first.
     """
-    rows = np.arange(len(labels))
-    below = [each - each.max(1, keepdims=True) for each in parts]
-    own = np.array([float(each[rows, labels].sum()) for each in below])
-    known = [_powers(np.exp(each), {number[k] for number in times}) for k, each in enumerate(below)]
-    losses = []
-    for numbers in times:
-        factors = [known[k][number] for k, number in enumerate(numbers) if number]
-        *first, last = factors
-        product_ = reduce(np.multiply, first) if first else None
-        sums = last.sum(1) if product_ is None else np.einsum("ij,ij->i", product_, last)
-        if sums.min(initial=1.0) > TINY:
-            losses.append(float(np.log(sums).sum()) - float(own @ numbers))
-        else:
-            whole = sum(number * part for number, part in zip(numbers, parts, strict=True))
-            losses.append(entropy(np.asarray(whole), labels))
-    return np.array(losses)
+    count, classes = parts[0].shape
+    sums = np.empty((len(times), count))
+    own = np.zeros(len(parts))
+    some = max(1, POWERS_AT_A_TIME // classes)
+    for start in range(0, count, some):
+        block = slice(start, start + some)
+        below = [each[block] - each[block].max(1, keepdims=True) for each in parts]
+        rows = np.arange(len(below[0]))
+        own += [float(each[rows, labels[block]].sum()) for each in below]
+        known = [_powers(np.exp(each), {number[k] for number in times}) for k, each in enumerate(below)]
+        for place, numbers in enumerate(times):
+            *first, last = (known[k][number] for k, number in enumerate(numbers) if number)
+            sums[place, block] = np.einsum("ij,ij->i", reduce(np.multiply, first), last) if first else last.sum(1)
+    losses = np.log(np.maximum(sums, TINY)).sum(1) - np.array(times) @ own
+    for lost in np.flatnonzero(~(sums.min(1, initial=1.0) > TINY)).tolist():
+        whole = sum(number * part for number, part in zip(times[lost], parts, strict=True))
+        losses[lost] = entropy(np.asarray(whole), labels)
+    return np.asarray(losses)
 
 
 def _powers(base: Array, exponents: set[int]) -> dict[int, Array]:

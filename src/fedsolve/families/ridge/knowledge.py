@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedsolve import blas, digits
 from fedsolve.arrays import Array, Arrays, Float
-from fedsolve.families.ridge import linear
 from fedsolve.moments import Moments
 from fedsolve.triangle import Triangle
 
@@ -79,31 +78,33 @@ class Knowledge:
 
     def whitened(self) -> Whitened:
         """The same, ready to have samples taken out."""
-        triangle = Triangle.of(blas.unpack(self.factor, len(self.sums)))
-        return Whitened(self, triangle, triangle.solve(self.sums))
+        triangle, sums = Triangle.of(blas.unpack(self.factor, len(self.sums))), np.ascontiguousarray(self.sums.T)
+        return Whitened(self, triangle, sums, triangle.solve(sums.T).T)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """What is known, with a factor that is fast to solve with: once for all clients of a process."""
+    """What is known, with a factor that is fast to solve with: once for all clients of a process.
+
+    Here and in `Others`, what there is of each class is one row per class: rows of samples are added to it as they are.
+    """
 
     known: Knowledge
     triangle: Triangle  # L
-    along: Float  # L^-1 times the sums of each class
+    sums: Float  # of the samples of each class, classes x features
+    along: Float  # L^-1 times them, classes x features
 
     def everybody(self) -> Others:
         """All that is known, with no samples taken out."""
-        return self.without(np.empty((0, len(self.known.sums))), np.empty(0, dtype=np.int64))
+        return self.without(np.empty((0, self.sums.shape[1])), np.empty(0, dtype=np.int64))
 
     def without(self, rows: Float, labels: Array) -> Others:
         """Without samples that are part of it."""
-        indicators = linear.one_hot(labels, len(self.known.counts))
-        own = indicators.sum(0)
-        means = rows.T @ (indicators / np.maximum(own, 1.0))
+        own = np.bincount(labels, minlength=len(self.sums)).astype(np.float64)
         counts = np.maximum(self.known.counts - own, 0.0)  # noisy ones may be fewer
-        sums = self.known.sums - means * own
-        centre: Float = sums.sum(1) / max(counts.sum(), 1.0)
-        return Others(self, rows, labels, means, own, counts, centre, _about(sums, centre, counts))
+        sums = self.sums - _class_sums(rows, labels, len(own))
+        centre: Float = sums.sum(0) / max(counts.sum(), 1.0)
+        return Others(self, rows, labels, own, counts, centre, _about(sums, centre, counts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,18 +112,17 @@ class Others:
     """What is known from all but some samples: everybody's scatter less Z'Z, with the others' sums and counts.
 
     Of each class, the scatter of all is that of the others, that of the samples, and n k / (n + k) times the square of
-    the distance between the two means, of n others and k samples: the rows of Z are the samples about their class
-    means, and these distances.
+    the distance d between the two means, of n others and k samples. Samples about their class means sum to zero, so
+    Z has as many rows as there are samples: each about its class mean, plus sqrt(n / (n + k)) d.
     """
 
     all: Whitened
     rows: Float
     labels: Array
-    means: Float  # of the samples of each class
-    own: Float  # how many they are
+    own: Float  # how many samples of each class they are
     counts: Float  # of the others
     centre: Float  # their mean
-    apart: Float  # their class means about it
+    apart: Float  # their class means about it, classes x features
 
     def discriminant(self) -> tuple[Float, Float]:
         """Weights and offsets of the linear discriminant, without any class shares.
@@ -131,10 +131,13 @@ class Others:
         (m_c - g) - (m_c - g)' S^-1 (m_c - g) / 2. A class without samples scores 0.
         """
         if self.counts.sum() <= 0:
-            return np.zeros_like(self.apart), np.zeros_like(self.counts)
-        weight = np.ascontiguousarray(self._solved())
-        weight *= self.counts.sum()
-        return weight, -0.5 * np.einsum("ij,ij->j", self.apart, weight) - self.centre @ weight
+            return np.zeros_like(self.apart.T), np.zeros_like(self.counts)
+        solved = self._solved()
+        solved *= self.counts.sum()
+        offset = -0.5 * np.einsum("ij,ij->i", self.apart, solved.T) - solved.T @ self.centre
+        weight = np.empty(solved.shape)
+        blas.transpose(solved.T, weight)
+        return weight, offset
 
     def turn(self, weight: Float) -> Float:
         """What turns the discriminant's weights into those of centred least squares on one-hot targets, shrunk alike.
@@ -143,47 +146,57 @@ class Others:
         X'Y = A D and X'X = N S + A D A', so by Woodbury the weights are S^-1 A (I + D A' S^-1 A / N)^-1 D / N.
         """
         root = np.sqrt(self.counts / max(self.counts.sum(), 1.0))
-        inner = np.eye(len(root)) + root[:, None] * (self.apart.T @ weight) * root
-        return np.asarray(root[:, None] * np.linalg.solve(inner, np.diag(root)))
+        inner = np.eye(len(root)) + root[:, None] * (self.apart @ weight) * root
+        factor = _factor(np.asfortranarray(inner), 1.0)  # symmetric, and at least the identity
+        return np.asarray(root[:, None] * blas.cholesky_solve(factor, np.diag(root)))
 
     def _solved(self) -> Float:
         """(L L' - Z'Z)^-1 times the class means apart, on the smaller side: samples, by Woodbury, or features."""
-        triangle, both = self.all.triangle, (self.own > 0) & (self.counts > 0)
-        count, size = len(self.rows) + int(both.sum()), len(self.apart)
-        if count < size:
+        triangle, size = self.all.triangle, len(self.centre)
+        if len(self.rows) < size:
             # L^-1 of the samples gives that of all that is made of them.
-            rows = triangle.solve(self.rows.T)
-            means = rows @ self._shares
-            along = self._gone(rows, means, self.all.along, both)
-            sums = self.all.along - means * self.own
-            start = _about(sums, sums.sum(1) / self.counts.sum(), self.counts)
-            inner = blas.cholesky(np.asfortranarray(np.eye(count) - along.T @ along))
-            if inner is not None:
-                start += along @ blas.cholesky_solve(inner, along.T @ start)
-                return triangle.solve(start, transposed=True)
-        lower = blas.unpack(self.all.known.factor, size)
-        gone = self._gone(self.rows.T, self.means, self.all.known.sums, both)
-        rest = np.asfortranarray(np.tril(lower @ lower.T - gone @ gone.T))
-        return blas.cholesky_solve(_factor(rest, float(np.trace(rest)) / size), self.apart)
+            rows = triangle.solve(self.rows.T).T
+            gone, sums = self._gone(rows, self.all.along)
+            inner = gone @ gone.T
+            np.negative(inner, out=inner)
+            inner[np.diag_indices_from(inner)] += 1.0
+            factor = inner.T  # symmetric, so it is itself in Fortran order
+            if blas.factorise(factor):
+                start = _about(sums, sums.sum(0) / self.counts.sum(), self.counts)
+                start += blas.cholesky_solve(factor, gone @ start.T).T @ gone
+                return triangle.solve(start.T, transposed=True)
+        lower, (gone, _) = blas.unpack(self.all.known.factor, size), self._gone(self.rows, self.all.sums)
+        rest = np.asfortranarray(np.tril(lower @ lower.T - gone.T @ gone))
+        return blas.cholesky_solve(_factor(rest, float(np.trace(rest)) / size), self.apart.T)
 
-    @property
-    def _shares(self) -> Float:
-        """Of each sample in the mean of its class; samples x classes."""
-        return linear.one_hot(self.labels, len(self.own)) / np.maximum(self.own, 1.0)
+    def _gone(self, rows: Float, sums: Float) -> tuple[Float, Float]:
+        """Z, and the others' class sums, from the samples and everybody's class sums, in any coordinates."""
+        own_sums = _class_sums(rows, self.labels, len(sums))
+        sums = sums - own_sums
+        share = np.sqrt(self.counts / np.maximum(self.own + self.counts, 1.0))
+        counts = np.where(self.counts > 0, self.counts, 1.0)
+        # The samples' class means less sqrt(n / (n + k)) d, which is that share of the way to the others'.
+        towards = own_sums * ((1.0 - share) / np.maximum(self.own, 1.0))[:, None]
+        towards += sums * (share / counts)[:, None]
+        return rows - towards[self.labels], sums
 
-    def _gone(self, rows: Float, means: Float, sums: Float, both: NDArray[np.bool_]) -> Float:
-        """Z' from samples, their class means and everybody's class sums, in any coordinates; samples are columns."""
-        own, counts = self.own[both], self.counts[both]
-        weights = np.sqrt(own * counts / (own + counts))
-        others = (sums[:, both] - means[:, both] * own) / counts
-        return np.hstack([rows - means[:, self.labels], weights * (others - means[:, both])])
+
+def _class_sums(rows: Float, labels: Array, classes: int) -> Float:
+    """The sum of the rows of each class, classes x features.
+
+    Row by row: a product with the matrix of ones and zeros takes four times as long, with 100 classes.
+    """
+    sums = np.zeros((classes, rows.shape[1]))
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        sums[label] += row
+    return sums
 
 
 def _about(sums: Float, centre: Float, counts: Float) -> Float:
     """Class means about a centre, from class sums in any coordinates; zero where a class has no samples."""
-    means: Float = sums / np.maximum(counts, 1.0)
-    means -= centre[:, None]
-    means[:, counts <= 0] = 0.0
+    means: Float = sums / np.maximum(counts, 1.0)[:, None]
+    means -= centre
+    means[counts <= 0] = 0.0
     return means
 
 

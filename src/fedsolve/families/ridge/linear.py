@@ -136,7 +136,8 @@ def squares(rows: Float, own_moments: Callable[[], Moments]) -> Float:
     """The sum of squares of each feature. Rows of which no moments can be made are refused as `own_moments` does it."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         sums: Float = np.einsum("ij,ij->j", rows, rows)
-    if not sums.max(initial=0.0) <= LARGEST or rows[:, sums < SMALLEST].any():
+    small = sums < SMALLEST
+    if not sums.max(initial=0.0) <= LARGEST or (small.any() and rows[:, small].any()):
         own_moments()
     return sums
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,10 +44,14 @@ def refined(
     """
     linear.squares(rows, lambda: Moments.of(rows, targets))
     gram = smaller_gram(rows)
-    (beta, lam), sharpness = choose_beta_and_lam(prior, rows, targets, labels, sharpness, beta=beta, lam=lam, gram=gram)
+    chooses = isinstance(lam, str) or (isinstance(beta, str) and lam != 0)
+    path = RidgePath.of_gram(gram, rows, targets) if chooses else None
+    (beta, lam), sharpness = choose_beta_and_lam(
+        prior, rows, targets, labels, sharpness, beta=beta, lam=lam, gram=gram, path=path
+    )
     weights = None
     if beta > CLEAR * float(np.trace(gram)):
-        weights = ridge_weights(rows, gram, targets, beta)
+        weights = ridge_weights(rows, gram, targets, beta, None if path is None else path.inner(beta))
     if weights is None:
         weights = solution_of(Moments.of(rows, targets), beta, solver="auto").weights
     return Refinement(weights, beta, lam, sharpness)
@@ -61,13 +67,14 @@ def choose_beta_and_lam(
     beta: float | str,
     lam: float | str,
     gram: Float | None = None,
+    path: RidgePath | None = None,
 ) -> tuple[tuple[float, float], float]:
     """Beta and lam together, by leave-one-out; of equals the first, which is lam = 0: the first stream alone.
 
     `prior` are scores of the first stream without the samples, `targets` what it left over with them, `rows` the
-    features of the second, and `gram` their `sides.smaller_gram`. A `beta` or `lam` that is a number stays. And the
-    sharpness of the left-out predictions; `sharpness`, that of the first stream, where nothing is chosen, and zero for
-    numbers, which have none.
+    features of the second, `gram` their `sides.smaller_gram` and `path` its decomposition. A `beta` or `lam` that is a
+    number stays. And the sharpness of the left-out predictions; `sharpness`, that of the first stream, where nothing is
+    chosen, and zero for numbers, which have none.
     """
     gram = smaller_gram(rows) if gram is None else gram
     unit = float(np.trace(gram)) / rows.shape[1] or 1.0
@@ -77,27 +84,36 @@ def choose_beta_and_lam(
     pairs = [(beta, lam) for lam in lams for beta in (betas if lam else betas[:1])]
     if len(pairs) == 1:
         return pairs[0], sharpness
-    path = RidgePath.of_gram(gram, rows, targets)
-    second = {}
-    for each in betas:
-        gain = path.ridge(each)
-        second[each] = left_out(targets, path.fitted(gain), path.leverage(gain))
-    left = _near_best(pairs, prior, second, labels)
-    best = choice.best(left, (prior + lam * second[beta] for beta, lam in left), labels) if len(left) > 1 else left[0]
+    path = RidgePath.of_gram(gram, rows, targets) if path is None else path
+
+    @cache
+    def second(beta: float) -> Float:
+        gain = path.ridge(beta)
+        return left_out(targets, path.fitted(gain), path.leverage(gain))
+
+    left = _near_best(pairs, prior, path, second, labels)
+    best = choice.best(left, (prior + lam * second(beta) for beta, lam in left), labels) if len(left) > 1 else left[0]
     if not sharpness:
         return best, 0.0
-    return best, calibration.sharpness(prior + best[1] * second[best[0]], labels, sharpness)
+    return best, calibration.sharpness(prior + best[1] * second(best[0]), labels, sharpness)
 
 
 def _near_best(
-    pairs: list[tuple[float, float]], prior: Float, second: dict[float, Float], labels: NDArray[Any]
+    pairs: list[tuple[float, float]],
+    prior: Float,
+    path: RidgePath,
+    second: Callable[[float], Float],
+    labels: NDArray[Any],
 ) -> list[tuple[float, float]]:
-    """The pairs that may be the best, for all that single precision tells; all of them where a prediction is unknown.
+    """The pairs that may be the best, for all that single precision tells; all of them where a leverage is nearly one.
 
-    What is missed is D - lam R, with D what the first stream misses and R what the second predicts. Its square is a
-    polynomial of lam.
+    What is missed is D - lam R, with D what the first stream misses and R what the second predicts, `second` of a beta.
+    Its square is a polynomial of lam.
     """
-    if len(labels) < choice.TOO_FEW or any(np.isnan(each).any() for each in second.values()):
+    betas = list(dict.fromkeys(beta for beta, _ in pairs))
+    gains = np.stack([path.ridge(beta) for beta in betas], axis=1)
+    rest = (1.0 - path.base) - np.square(path.basis) @ gains
+    if len(labels) < choice.TOO_FEW or not rest.min(initial=1.0) > screening.NEARLY_ALL:
         return pairs
     wanted = labels if labels.ndim == 2 else linear.one_hot(labels, prior.shape[1])
     weights = choice.unit_weights(labels)
@@ -105,15 +121,19 @@ def _near_best(
     if labels.ndim == 2 or len(labels) < choice.FEW_SAMPLES:
         whole = float(np.square(missed).sum())
         parts = {
-            beta: (float((missed * each * weights).sum()), float(np.square(each * weights).sum()))
-            for beta, each in second.items()
+            beta: (float((missed * second(beta) * weights).sum()), float(np.square(second(beta) * weights).sum()))
+            for beta in betas
         }
         losses = [whole - 2 * lam * parts[beta][0] + lam**2 * parts[beta][1] for beta, lam in pairs]
         return [pairs[place] for place in screening.near_best(np.array(losses), labels)]
-    single, rest = missed.astype(np.float32), np.ones((len(labels), 1))
-    scores = {beta: each.astype(np.float32) for beta, each in second.items()}
+    single, targets, ones = missed.astype(np.float32), path.targets.astype(np.float32), np.ones((len(labels), 1))
+    scores: list[screening.Single] = []
+    for some, missing in screening.misses(path, gains):
+        missing /= rest[:, some, None].astype(np.float32)
+        scores += [targets - missing[:, place] for place in range(missing.shape[1])]
+    of_beta = dict(zip(betas, scores, strict=True))
     each_loss = [
-        choice.losses_of_misses((single - np.float32(lam) * scores[beta])[:, None, :], rest, labels)[0]
+        choice.losses_of_misses((single - np.float32(lam) * of_beta[beta])[:, None, :], ones, labels)[0]
         for beta, lam in pairs
     ]
     return [pairs[place] for place in screening.near_best(np.array(each_loss), labels)]

@@ -8,7 +8,8 @@ others, mostly one or two, are compared in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +38,7 @@ def best_fit(
     """
     rest = (1.0 - path.base) - np.square(path.basis) @ pulls
 
+    @cache  # the best of several is asked for again
     def predicted(place: int) -> Float:
         return prior + left_out(path.targets, path.fitted(gains[:, place]), path.leverage(pulls[:, place]))
 
@@ -59,23 +61,29 @@ def near_best(losses: Float, labels: NDArray[Any]) -> list[int]:
 
 def _losses(path: RidgePath, gains: Float, rest: Float, labels: NDArray[Any]) -> Float:
     """The loss of each column of gains, in single precision; `rest` is one minus the leverage, samples x candidates."""
-    projected, targets_ = path.projected, path.targets
-    if labels.ndim == 2:
-        weights = choice.unit_weights(labels)
-        projected, targets_ = projected * weights, targets_ * weights
-    outside = targets_ - path.basis @ projected if path.basis.shape[1] < len(labels) else None
-    basis, targets = path.basis.astype(np.float32), path.targets.shape[1]
-    shrunk = (1.0 - gains).astype(np.float32)
-    projected = projected.astype(np.float32)
-    step = max(1, AT_A_TIME // max(1, len(labels) * targets))
-    losses = []
+    weights = choice.unit_weights(labels) if labels.ndim == 2 else None
+    found = [choice.losses_of_misses(missed, rest[:, some], labels) for some, missed in misses(path, gains, weights)]
+    return np.concatenate(found)
+
+
+def misses(path: RidgePath, gains: Float, weights: Float | None = None) -> Iterator[tuple[slice, Single]]:
+    """What fits miss in single precision, samples x candidates x targets, for some columns of gains at a time.
+
+    With `weights`, each target is counted in units of its own.
+    """
+    projected, targets = path.projected, path.targets
+    if weights is not None:
+        projected, targets = projected * weights, targets * weights
+    samples, width = targets.shape
+    outside = targets - path.basis @ projected if path.basis.shape[1] < samples else None
+    basis, shrunk, projected_ = (each.astype(np.float32) for each in (path.basis, 1.0 - gains, projected))
+    step = max(1, AT_A_TIME // max(1, targets.size))
     for start in range(0, gains.shape[1], step):
         some = slice(start, start + step)
         # U (1 - g) U'R of several candidates side by side: samples x candidates x targets
-        inside = shrunk[:, some, None] * projected[:, None, :]
-        wide = inside.shape[1] * targets
-        misses = (basis @ inside.reshape(len(inside), wide)).reshape(len(labels), inside.shape[1], targets)
+        inside = shrunk[:, some, None] * projected_[:, None, :]
+        columns = inside.shape[1] * width
+        found = (basis @ inside.reshape(len(inside), columns)).reshape(samples, inside.shape[1], width)
         if outside is not None:
-            misses += outside.astype(np.float32)[:, None, :]
-        losses.append(choice.losses_of_misses(misses, rest[:, some], labels))
-    return np.concatenate(losses)
+            found += outside.astype(np.float32)[:, None, :]
+        yield some, found
