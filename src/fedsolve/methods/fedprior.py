@@ -31,7 +31,7 @@ from fedsolve.arrays import Array, Arrays, Float
 from fedsolve.data.task import Task
 from fedsolve.families.ridge import linear, towards
 from fedsolve.families.ridge.fits import Fitting, losses_of_powers, weights_of
-from fedsolve.families.ridge.knowledge import Knowledge, Whitened, class_shares, lost_features
+from fedsolve.families.ridge.knowledge import Knowledge, class_shares, lost_features, whitened
 from fedsolve.laws import Law, OrderFree, OthersSplitInvariant
 from fedsolve.method import Method, Personal, Purpose, Rows, Server, Site
 from fedsolve.moments import Moments
@@ -112,7 +112,7 @@ class FedPrior(Method):
             total, features = Moments.from_arrays(message), linear.design(train, intercept=False)
             line, moved = towards.own_line(total, features, train.labels, counted=site.counted)
             return Personal(line._asdict(), moved)
-        known = site.once(_whitened, message)
+        known = site.once(whitened, message)
         rows = linear.design(train, intercept=False)
         others = known.without(rows, train.labels) if site.counted else known.everybody()
         weight, offset = others.discriminant()
@@ -147,8 +147,3 @@ class FedPrior(Method):
     def predict(self, model: Arrays, inputs: Array, task: Task) -> Array:
         """Scores of the linear model: logarithms of class shares, up to a constant per sample; or the numbers."""
         return linear.scores(model, inputs)
-
-
-def _whitened(message: Arrays) -> Whitened:
-    """What is known about classes: the same for all clients."""
-    return Knowledge.from_arrays(message).whitened()

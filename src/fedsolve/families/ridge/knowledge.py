@@ -192,6 +192,11 @@ def _class_sums(rows: Float, labels: Array, classes: int) -> Float:
     return sums
 
 
+def whitened(message: Arrays) -> Whitened:
+    """What a message says about classes: the same for all clients."""
+    return Knowledge.from_arrays(message).whitened()
+
+
 def _about(sums: Float, centre: Float, counts: Float) -> Float:
     """Class means about a centre, from class sums in any coordinates; zero where a class has no samples."""
     means: Float = sums / np.maximum(counts, 1.0)[:, None]
