@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,7 @@ def test_check_accepts_finite_values_whose_sum_overflows() -> None:
 @pytest.mark.parametrize("size", [1, arrays.FEW, arrays.FEW + 1])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_one_value_that_is_not_finite_is_found_among_few_and_many(size: int, dtype: type) -> None:
-    values = np.full((1, size), np.finfo(dtype).max, dtype=dtype)  # sums and squares overflow, without a warning
+    values: Any = np.full((1, size), np.finfo(dtype).max, dtype=dtype)  # sums and squares overflow, without a warning
     assert arrays.finite(values) and arrays.finite(values.T) and arrays.finite(values[:, ::2])
     for bad in (np.nan, np.inf, -np.inf):
         spoilt = values.copy()
