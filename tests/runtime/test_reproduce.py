@@ -18,6 +18,7 @@ from fedsolve.errors import UnknownNameError
 from fedsolve.methods import method_class
 from fedsolve.reproduce.cells import ONNX, published
 from fedsolve.reproduce.run import folder_name, seconds_left
+from fedsolve.runtime import inprocess
 from fedsolve.study.experiment import Settings, method_of
 
 EVERY = [(name, scale) for name in reproduce.RECIPES for scale in reproduce.SCALES]
@@ -188,6 +189,7 @@ def test_every_recipe_starts(name: str, whole: bool, tmp_path: Path, monkeypatch
     """
     write_data(tmp_path)
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path))
+    monkeypatch.setattr(inprocess, "cores", lambda: 1)  # to fork takes longer than so little training
     recipe = reproduce.create(name)
     cells = {}
     for cell in recipe.cells:
