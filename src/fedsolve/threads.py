@@ -67,3 +67,15 @@ def threads_for(numbers: int) -> AbstractContextManager[None]:
     Threads of BLAS wait for each other by spinning. On a busy machine that takes many times longer than the work.
     """
     return ONE_THREAD if numbers < SMALL else nullcontext()
+
+
+FEW = 2**13  # numbers: 64 rows of 128 features
+
+
+def threads_beside(numbers: int) -> int:
+    """How many threads work faster than one, each with so many numbers at a time.
+
+    Of short calls, most of the time is Python's, whose threads take turns: with 20 rows of 64 features, two of them
+    take longer than one, and nearly twice the work.
+    """
+    return cores() if numbers >= FEW else 1

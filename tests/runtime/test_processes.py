@@ -19,8 +19,8 @@ import fedsolve as fs
 from fedsolve.codec import Bytes
 from fedsolve.errors import DataError
 from fedsolve.runtime import processes
-from fedsolve.runtime.inprocess import _pack, _unpack
 from fedsolve.runtime.processes import Crew, Task
+from fedsolve.runtime.recalled import pack, unpack
 
 FORK = multiprocessing.get_context("fork" if processes.can_fork() else None)
 PATIENCE = 60.0  # seconds after which a worker that nobody meets gives up
@@ -164,7 +164,7 @@ def test_memory_is_the_same_on_the_other_side_and_arrays_are_shared_again() -> N
     own = np.ones((2, 2), np.float32)
     memory = {"model/w": known["message/w"], "private/v": own, "model/v": own, "updated": np.array(True)}
     memory["private/u"] = known["before/pending/u"]
-    found = _unpack(_pack(memory, known), known)
+    found = unpack(pack(memory, known), known)
     assert found["model/w"] is known["message/w"]
     assert found["private/u"] is known["before/pending/u"]
     assert found["model/v"] is found["private/v"]

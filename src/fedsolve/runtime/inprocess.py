@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import math
 import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fedsolve import accelerator, parameters
-from fedsolve.arrays import Array, Arrays, under
-from fedsolve.codec import Bytes, encode, read
+from fedsolve.arrays import Array, Arrays
+from fedsolve.codec import Bytes
 from fedsolve.data.federation import Federation
 from fedsolve.data.samples import Samples
 from fedsolve.data.task import Task
@@ -37,16 +37,26 @@ from fedsolve.runtime.devices import Devices
 from fedsolve.runtime.drive import OnRound, drive
 from fedsolve.runtime.gather import Gathering, Secure
 from fedsolve.runtime.inbox import Inbox, Witness
+from fedsolve.runtime.recalled import in_common, pack, unpack
 from fedsolve.runtime.stopwatch import Stopwatch, Work
 from fedsolve.runtime.turnout import Participation
-from fedsolve.threads import ONE_THREAD, cores
+from fedsolve.threads import ONE_THREAD, cores, threads_beside
 
 if TYPE_CHECKING:
     from fedsolve.privacy.protocol import Member
 
 BATCHES = 32  # clients are asked in about this many batches, if there are that many
 LARGEST_BATCH = 32
+_Task: TypeAlias = tuple[str, Bytes, Request]
 FEW_CLIENTS = 4  # below this, clients take turns with all BLAS threads; from here on, one thread each, side by side
+
+
+class _Part(NamedTuple):
+    """What a batch of clients answered."""
+
+    clients: int
+    inbox: Inbox
+    carried: int  # bytes of their requests and answers
 
 
 class InProcess:
@@ -67,7 +77,7 @@ class InProcess:
         self._members = members or {}  # of secure sums, by name
         self._device = device  # of networks, while a run goes on
         self._present = [name for name in sorted(federation.clients) if name not in absent]
-        self._workers = workers or cores()
+        self._workers = workers  # 0: as many as pay
         self.memory: dict[str, Memory] = {}  # of each client that was asked
         self._last: tuple[Bytes, Request] | None = None
         tests = Counter(id(client.test) for client in federation.clients.values())
@@ -77,7 +87,7 @@ class InProcess:
         self._forks = method.workers == "processes"
         # A forked process cannot use a device that its parent uses, and several would not make it faster.
         beside = self._forks and processes.can_fork() and device == "cpu"
-        crew = min(self._workers, len(self._present)) if beside else 1
+        crew = min(workers or cores(), len(self._present)) if beside else 1
         self._crew = processes.Crew(self._work, crew) if crew > 1 else None
         self._resources: ExitStack | None = None  # what ends with the run
         self._turns = self._forks or len(self._present) < FEW_CLIENTS  # one client at a time in a process
@@ -127,27 +137,39 @@ class InProcess:
         done = 0
         if self._turns:
             for task in tasks:
-                inbox.merge(self._gather([task], inbox.empty()))
+                inbox.merge(self._gather([task], inbox.empty()).inbox)
                 tick(done := done + 1)
             return
         size = max(1, min(LARGEST_BATCH, len(self._present) // BATCHES))
-        waiting: deque[tuple[int, Future[Inbox]]] = deque()
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fedsolve-client")
+        with ONE_THREAD:
+            for part in self._answers(iter(lambda: list(islice(tasks, size)), []), inbox):
+                inbox.merge(part.inbox)
+                tick(done := done + part.clients)
 
-        def take_first() -> None:
-            nonlocal done
-            count, future = waiting.popleft()
-            inbox.merge(future.result())
-            tick(done := done + count)
+    def _answers(self, batches: Iterator[Sequence[_Task]], inbox: Inbox) -> Iterator[_Part]:
+        """The answers of each batch, in order; several batches at a time where clients have much to do.
 
+        That is told by what they work on: their samples, and, after the first batch, what they are sent and answer.
+        """
+        samples = sum(len(self._federation.clients[name].train) for name in self._present)
+        numbers = samples * math.prod(self._federation.task.shape) // max(1, len(self._present))
+        for batch in batches:
+            if (threads := self._workers or threads_beside(numbers)) > 1:
+                yield from self._side_by_side(chain([batch], batches), inbox, threads)
+                return
+            yield (part := self._gather(batch, inbox.empty()))
+            numbers = max(numbers, part.carried // (8 * part.clients))
+
+    def _side_by_side(self, batches: Iterable[Sequence[_Task]], inbox: Inbox, threads: int) -> Iterator[_Part]:
+        waiting: deque[Future[_Part]] = deque()
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="fedsolve-client")
         try:
-            with ONE_THREAD:
-                while batch := list(islice(tasks, size)):
-                    waiting.append((len(batch), pool.submit(self._gather, batch, inbox.empty())))
-                    if len(waiting) > 2 * self._workers:
-                        take_first()
-                while waiting:
-                    take_first()
+            for batch in batches:
+                waiting.append(pool.submit(self._gather, batch, inbox.empty()))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -163,8 +185,8 @@ class InProcess:
         tasks = ((name, [data, self._recalled(name)]) for name, data in requests)
         with closing(crew.in_order(tasks, size)) as answers:
             for done, (name, (data, _), (memory, answer, seconds)) in enumerate(answers, start=1):
-                shared = _in_common(self._read(data).message, self.memory.get(name))
-                self.memory[name] = Memory.from_arrays(_unpack(memory, shared))
+                shared = in_common(self._read(data).message, self.memory.get(name))
+                self.memory[name] = Memory.from_arrays(unpack(memory, shared))
                 self.watch.book(name, Work(float(bytes(seconds)), len(data), len(answer)))
                 alone = inbox.empty()
                 alone.put(name, answer)
@@ -175,25 +197,27 @@ class InProcess:
         """What a worker does: the memory of a client comes with its request, and goes back with its answer."""
         data, recalled = parts
         request = self._read(data)
-        before = Memory.from_arrays(_unpack(recalled, {})) if recalled else None
+        before = Memory.from_arrays(unpack(recalled, {})) if recalled else None
         self.memory = {} if before is None else {name: before}
         answer, seconds = self.watch.timed(partial(self._handle, name, request))
-        memory = _pack(self.memory.pop(name).arrays(), _in_common(request.message, before))
+        memory = pack(self.memory.pop(name).arrays(), in_common(request.message, before))
         return [memory, answer, repr(seconds).encode()]
 
     def _recalled(self, name: str) -> Bytes:
         """What a client remembers, for a worker; nothing of one that was never asked."""
         memory = self.memory.get(name)
-        return b"" if memory is None else _pack(memory.arrays(with_model=False), {})
+        return b"" if memory is None else pack(memory.arrays(with_model=False), {})
 
-    def _gather(self, batch: Sequence[tuple[str, Bytes, Request]], inbox: Inbox) -> Inbox:
+    def _gather(self, batch: Sequence[_Task], inbox: Inbox) -> _Part:
+        carried = 0
         for name, data, request in batch:
             answer, seconds = self.watch.timed(partial(self._handle, name, request))
             up = len(answer) if isinstance(answer, bytes | memoryview) else 0  # one that failed sends nothing
             self.watch.book(name, Work(seconds, len(data), up))
             inbox.put(name, answer)
+            carried += len(data) + up
             del answer  # so that the next one is written where this one was, and the cache has it
-        return inbox
+        return _Part(len(batch), inbox, carried)
 
     def _assess(self, method: Method, model: Arrays, test: Samples, task: Task) -> Mapping[str, Array]:
         """As `client.assess`, once for all clients that have the same model and the same test set."""
@@ -232,31 +256,6 @@ class InProcess:
         except FedsolveError as error:
             raise type(error)(f"client {name!r}: {error}") from error
         return answer
-
-
-def _in_common(message: Arrays, before: Memory | None) -> dict[str, Array]:
-    """The arrays that both sides have: the message, and what the client remembered."""
-    return under("message", message) | under("before", before.arrays(with_model=False) if before else {})
-
-
-def _pack(memory: Arrays, common: Arrays) -> Bytes:
-    """A client's memory; arrays that the other side has, or that are in it twice, are mentioned by name only."""
-    places = {id(array): name for name, array in common.items()}
-    distinct: dict[str, Array] = {}
-    same: dict[str, str] = {}
-    for name, array in memory.items():
-        if id(array) in places:
-            same[name] = places[id(array)]
-        else:
-            places[id(array)], distinct[name] = f"memory/{name}", array
-    return encode(distinct, {"same": json.dumps(same)})
-
-
-def _unpack(data: Bytes, common: Arrays) -> Arrays:
-    """The inverse of `_pack`: one array for all names that it has."""
-    memory, head = read(data, "what a client remembers")
-    arrays = {**common, **under("memory", memory)}
-    return memory | {name: arrays[place] for name, place in json.loads(head["same"]).items()}
 
 
 def _with_keys(secure: Secure, clients: Sequence[str]) -> tuple[Secure, dict[str, Member]]:
@@ -303,8 +302,8 @@ def run(
     """Train a method on a federation in this process, and evaluate every client's model on its test data.
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
-    `workers` is the number of threads or processes (0: one per core); it changes the time, not the result. `on_round`
-    is called with each `Round` that is over, and with how many there are at most: a function, or a `tracking.Log`.
+    `workers` is the number of threads or processes (0: one per core, or one where several do not pay); it changes the
+    time, not the result. `on_round`, a function or a `tracking.Log`, is called with each `Round` and how many there are.
     Clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the run goes, and gone
     on from where one was asked to be resumed. `on_reply` is called with each client and its reply, from several
     threads; a DataError that it raises refuses the reply. `gathering` says how replies reach the server. With `secure`,
