@@ -303,7 +303,7 @@ def run(
 
     `absent` clients never answer: the result is exactly the method on the others, and they get no model.
     `workers` is the number of threads or processes (0: one per core, or one where several do not pay); it changes the
-    time, not the result. `on_round`, a function or a `tracking.Log`, is called with each `Round` and their most.
+    time, not the result. `on_round`, a function or a `tracking.Log`, is called with each `Round` and their number.
     Clients are evaluated every so many rounds, and after the last. A `checkpoint` is written as the run goes, and gone
     on from where one was asked to be resumed. `on_reply` is called with each client and its reply, from several
     threads; a DataError that it raises refuses the reply. `gathering` says how replies reach the server. With `secure`,
