@@ -69,7 +69,7 @@ def threads_for(numbers: int) -> AbstractContextManager[None]:
     return ONE_THREAD if numbers < SMALL else nullcontext()
 
 
-FEW = 2**13  # numbers: 64 rows of 128 features
+FEW = 2**14  # numbers: 128 rows of 128 features
 
 
 def threads_beside(numbers: int) -> int:
