@@ -278,8 +278,9 @@ def _block(rows: Array, intercept: bool) -> Float:
     """Rows as a C-ordered float64 matrix, with a column of ones if asked."""
     if not intercept:
         return np.ascontiguousarray(rows, dtype=np.float64)
-    block = np.ones((len(rows), rows.shape[1] + 1))
+    block = np.empty((len(rows), rows.shape[1] + 1))
     block[:, :-1] = rows
+    block[:, -1] = 1.0
     return block
 
 

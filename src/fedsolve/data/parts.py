@@ -22,7 +22,7 @@ from fedsolve.data.reading import Roles
 from fedsolve.errors import DataError, FedsolveError, plain
 from fedsolve.progress import Progress
 
-BLOCK_BYTES = 32 * 2**20  # of a block of rows, with eight bytes for each cell
+BLOCK_BYTES = 8 * 2**20  # of a block of rows, eight for each cell: memory of such a size is used again, block by block
 FIRST = 2**12  # rows at least that are looked at first, as those of a small table are
 _Found = TypeVar("_Found")
 
